@@ -1,0 +1,52 @@
+"""Where every weight lies in the model's files: classes, layers, experts and their byte ranges. Pure."""
+
+import enum
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from moewatch.domain.sample import ModelFile, ModelSummary
+
+
+class WeightClass(enum.StrEnum):
+    """Who needs a tensor; together they are all tensors."""
+
+    DENSE = "dense"  # every token, whole: attention, norms, routers, shared experts, output
+    EMBEDDING = "embedding"  # the token table: one row a token; dense when it is tied to the output
+    EXPERT = "expert"  # routed: only the experts the router picks
+
+
+class Tensor(Struct, frozen=True, kw_only=True):
+    """One tensor: `offset` is in its shard's file, from the file's first byte."""
+
+    name: str
+    file_index: int
+    offset: int
+    size_bytes: int
+    weight_class: WeightClass
+    layer: int | None  # None for tensors outside the blocks
+    n_expert: int = 0  # experts stacked in it (slowest dimension); 0 for all but routed experts
+
+    def expert_range(self, expert: int) -> tuple[int, int]:
+        """(offset, length) of one expert's slice; experts are contiguous (gguf: the expert index is the slowest dimension)."""
+        each = self.size_bytes // self.n_expert
+        return self.offset + expert * each, each
+
+
+class ModelLayout(Struct, frozen=True, kw_only=True):
+    """All shards of a model, in order, with every tensor."""
+
+    files: tuple[ModelFile, ...]
+    paths: tuple[str, ...]  # as this process can open them
+    tensors: tuple[Tensor, ...]
+    summary: ModelSummary
+    header_bytes: tuple[int, ...] = ()  # where each shard's tensor data begins
+
+    @property
+    def n_layer(self) -> int:
+        """Number of blocks that have tensors."""
+        return 1 + max((t.layer for t in self.tensors if t.layer is not None), default=-1)
+
+    def of_class(self, weight_class: WeightClass) -> Iterator[Tensor]:
+        """The tensors of one class, in file order."""
+        return (t for t in self.tensors if t.weight_class is weight_class)

@@ -1,0 +1,87 @@
+"""Reads a recording line by line, plain or gzip, in bounded memory."""
+
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from moewatch.domain.sample import Header, Sample
+from moewatch.errors import ParseError, UnusableFileError
+from moewatch.trace.format import MAX_LINE_BYTES, parse_header, parse_sample
+
+
+def read_trace(path: Path) -> tuple[Header, Iterator[Sample]]:
+    """The header, and the Samples as they are read.
+
+    A last line without its line feed that makes no sense was torn by a kill or a full disk and is left out; so is the
+    missing end of a gzip stream. Everything else that is wrong raises.
+
+    Raises:
+        UnusableFileError: the file cannot be opened.
+        ParseError: it is no recording, of a newer version, or a line is malformed; while iterating, too.
+    """
+    stream = _opened(path)
+    lines = _lines(stream, path.name)
+    try:
+        header = parse_header(next(lines, b""), path.name)
+    except BaseException:
+        stream.close()
+        raise
+    return header, _samples(stream, lines, path.name)
+
+
+def _samples(stream: BinaryIO, lines: Iterator[bytes], name: str) -> Iterator[Sample]:
+    with stream:
+        for number, line in enumerate(lines, start=2):
+            if not line.strip():
+                continue
+            try:
+                sample = parse_sample(line, name, number)
+            except ParseError:
+                if line.endswith(b"\n"):
+                    raise
+                return  # torn
+            yield sample
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        if not path.is_file():
+            kind = "is not a file" if path.exists() else "does not exist"
+            raise UnusableFileError(f"{path} {kind}; name a recording made by `moewatch record -o FILE`.")
+        plain = path.open("rb")
+    except OSError as error:
+        raise UnusableFileError(f"{path} cannot be opened: {error.strerror}.") from error
+    if path.suffix != ".gz":
+        return plain
+    return cast("BinaryIO", _Unzipped(plain))
+
+
+class _Unzipped(io.BufferedReader):
+    """A gzip stream that owns the file beneath it (GzipFile does not close one that it was handed)."""
+
+    def __init__(self, plain: BinaryIO) -> None:
+        self._plain = plain
+        super().__init__(gzip.GzipFile(fileobj=plain, mode="rb"))
+
+    def close(self) -> None:
+        super().close()
+        self._plain.close()
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    for number in itertools.count(1):
+        try:
+            line = stream.readline(MAX_LINE_BYTES + 1)
+        except EOFError:
+            return  # the gzip stream was cut: what was flushed before has been read
+        except (OSError, zlib.error) as error:
+            raise ParseError(f"{name} cannot be read on from line {number}: {error}.") from error
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES:
+            raise ParseError(f"{name}, line {number} is longer than {MAX_LINE_BYTES >> 20} MiB: this is no recording.")
+        yield line

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The command line: one file per command, and the only place where the rooms are put together."""

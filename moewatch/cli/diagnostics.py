@@ -1,0 +1,48 @@
+"""Owns stderr: one clear sentence for every trouble, the right exit code, and never a traceback."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+from moewatch.errors import ExitCode, MoewatchError
+
+EX_SOFTWARE = 70  # sysexits(3): a fault of our own, told apart from every documented code
+TRACEBACK_VARIABLE = "MOEWATCH_TRACEBACK"
+
+
+def say(text: str) -> None:
+    """One sentence to the person; escapes are made harmless, since file and process names are other people's."""
+    printable = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    print(f"moewatch: {printable}", file=sys.stderr, flush=True)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run a command; every way it can end becomes a sentence and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return work()
+    except MoewatchError as error:
+        say(str(error))
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read us has left (`| head`): no more to say, and no complaint from the interpreter's last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except OSError as error:
+        say(f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}; nothing more could be done.")
+        return int(ExitCode.UNUSABLE_FILE)
+    except Exception as error:  # noqa: BLE001 - the last net: a person beside a struggling server gets a sentence
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exc()
+        say(f"this is a fault of moewatch itself ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=1 shows where, for a report.")
+        return EX_SOFTWARE
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a command as Ctrl-C does: recordings closed, children ended."""
+    raise KeyboardInterrupt

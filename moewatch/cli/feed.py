@@ -1,0 +1,169 @@
+"""Puts a live server or a recording behind the dashboard, the stream and the recorder."""
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from moewatch.clock import Clock, SystemClock
+from moewatch.domain.events import Candidates, Event, FrameReady, Position
+from moewatch.errors import TargetError, UnsupportedError
+from moewatch.sampler import Recorder, Sampler
+from moewatch.sources import Source
+from moewatch.sources.replay import ReplaySource
+
+NO_SERVER = "No llama-server yet; waiting. Start one: llama-server -m MODEL.gguf   or try: moewatch demo"
+
+
+def require_linux() -> None:
+    """Say in one sentence what works on other systems.
+
+    Raises:
+        UnsupportedError: on anything but Linux.
+    """
+    if sys.platform.startswith("linux"):
+        return
+    instead = "fs_usage -w -f filesys shows a process's reads there" if sys.platform == "darwin" else "the Resource Monitor shows hard faults there"
+    raise UnsupportedError(f"Watching a process needs Linux (/proc, cachestat); {instead}. Here `moewatch replay FILE` works.")
+
+
+class LiveFeed:
+    """A live server for whoever listens; follows it when it is restarted."""
+
+    def __init__(self, options: argparse.Namespace, *, follow: bool, clock: Clock | None = None, recorder: Recorder | None = None) -> None:
+        require_linux()
+        self.clock = clock or SystemClock()
+        self._options = options
+        self._pids: list[int] | None = options.pid
+        self._follow = follow
+        self._recorder = recorder
+        self._preferred = 0
+        self._ever_opened = False
+        self._sink: Callable[[Event], None] = lambda _event: None
+        self.sampler: Sampler | None = None
+
+    def run(self, sink: Callable[[Event], None]) -> None:
+        """In this thread, until it ends.
+
+        Raises:
+            MoewatchError: when there is nothing to watch, or (without `follow`) the target ended.
+        """
+        sampler = self._new_sampler(sink)
+        sampler.run()
+        if sampler.failure is not None:
+            raise sampler.failure
+
+    def start(self, sink: Callable[[Event], None]) -> None:
+        """In a thread of its own; what cannot be watched at all is raised here, before a screen is drawn."""
+        if self._pids:
+            self._find()
+        self._new_sampler(sink).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        if self.sampler is not None:
+            self.sampler.stop()
+
+    def next_target(self) -> None:
+        """Watch the next of the servers found."""
+        self._preferred += 1
+        if self.sampler is not None:
+            self.sampler.switch()
+
+    def set_paused(self, paused: bool) -> None:  # noqa: FBT001 - the state itself is the argument
+        """Nothing: live sampling and recording go on while the view is paused."""
+
+    def set_speed(self, speed: float) -> None:
+        """Nothing: the present has one speed."""
+
+    def seek(self, delta_ns: int) -> None:
+        """Nothing: the present cannot be moved."""
+
+    def _new_sampler(self, sink: Callable[[Event], None]) -> Sampler:
+        self._sink = sink
+        self.sampler = Sampler(self._open, self.clock, sink, follow=self._follow, recorder=self._recorder)
+        return self.sampler
+
+    def _find(self) -> list["ServerProcess"]:
+        from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
+        from moewatch.server.discovery import find_servers, inspect_pid  # noqa: PLC0415
+
+        root = KernelRoot.system()
+        if self._pids and len(self._pids) == 1 and not self._ever_opened:
+            return [inspect_pid(root, self._pids[0])]
+        # A restarted server has another pid: after an end, whatever server appears is the one to follow.
+        servers = find_servers(root, self._pids if self._pids and not self._ever_opened else None)
+        if not servers:
+            raise TargetError(NO_SERVER if not self._pids else f"None of the processes {', '.join(map(str, self._pids))} maps a GGUF model.")
+        return servers
+
+    def _open(self) -> Source:
+        from moewatch.sources.live import LiveSource  # noqa: PLC0415 - nothing eager
+
+        servers = self._find()
+        server = servers[self._preferred % len(servers)]
+        source = LiveSource.open(
+            server,
+            clock=self.clock,
+            interval_ns=self._options.interval,
+            model_paths=tuple(map(Path, self._options.model or ())),
+            url=self._options.url,
+            http=not self._options.no_http,
+            residency=not self._options.no_residency,
+        )
+        self._ever_opened = True
+        others = [s for s in servers if s is not server]
+        self._sink(Candidates(servers=tuple((s.pid, s.model_name) for s in [server, *others])))
+        return source
+
+
+class ReplayFeed:
+    """A recording for whoever listens, with pause, pace and seeking."""
+
+    def __init__(self, path: Path, *, speed: float = 1.0, clock: Clock | None = None) -> None:
+        self._source = ReplaySource(path, clock or SystemClock(), speed=speed)
+        self._path = path
+        self._sink: Callable[[Event], None] = lambda _event: None
+        self._sampler = Sampler(self._open, clock or SystemClock(), self._forward)
+        self._opened = threading.Event()
+
+    def start(self, sink: Callable[[Event], None]) -> None:
+        """In a thread of its own."""
+        self._sink = sink
+        self._sampler.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._sampler.stop()
+
+    def next_target(self) -> None:
+        """Nothing: a recording has one target."""
+
+    def set_paused(self, paused: bool) -> None:  # noqa: FBT001 - the state itself is the argument
+        """Stand still, or go on."""
+        self._source.set_paused(paused)
+        self._tell()
+
+    def set_speed(self, speed: float) -> None:
+        """Recording seconds per second."""
+        self._source.set_speed(speed)
+        self._tell()
+
+    def seek(self, delta_ns: int) -> None:
+        """Move by so much."""
+        self._source.seek(delta_ns)
+
+    def _open(self) -> Source:
+        return self._source
+
+    def _forward(self, event: Event) -> None:
+        self._sink(event)
+        if isinstance(event, FrameReady):
+            self._tell()
+
+    def _tell(self) -> None:
+        source = self._source
+        self._sink(
+            Position(name=self._path.name, elapsed_ns=source.elapsed_ns, total_ns=source.total_ns, speed=source.speed, paused=source.paused)
+        )

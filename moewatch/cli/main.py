@@ -1,0 +1,53 @@
+"""Which command was asked for. Nothing heavy is imported before that is known."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moewatch import __version__
+from moewatch.cli.diagnostics import guarded
+from moewatch.errors import ExitCode
+
+
+class Command(NamedTuple):
+    """A command: the module that runs it, and what it does in a line."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "stream": Command("stream", "one line (or JSON frame) per sample until interrupted"),
+    "record": Command("record", "raw samples to a file"),
+    "replay": Command("replay", "the same dashboard, or the same JSON frames, from a recording"),
+    "doctor": Command("doctor", "what can be read here and what cannot, why, and the remedy"),
+    "demo": Command("demo", "the dashboard on the built-in workload"),
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `argv` (without the program's name) and return the exit code."""
+    return guarded(lambda: _dispatch(list(argv)))
+
+
+def _dispatch(argv: list[str]) -> int:
+    first = argv[0] if argv else ""
+    if first in ("-V", "--version"):
+        from moewatch.cli.output import line  # noqa: PLC0415 - as late as the rest
+
+        line(f"moewatch {__version__}")
+        return int(ExitCode.OK)
+    name = first if first in COMMANDS else "dashboard"
+    module = importlib.import_module(f"moewatch.cli.{COMMANDS[name].module if name in COMMANDS else name}")
+    parser = module.parser()
+    try:
+        options = parser.parse_args(argv[1:] if name in COMMANDS else argv)
+    except SystemExit as exit_:
+        return int(exit_.code or 0) if not isinstance(exit_.code, str) else int(ExitCode.USAGE)
+    return int(module.main(options))
+
+
+def platform_is_linux() -> bool:
+    """Everything that reads a live process needs Linux."""
+    return sys.platform.startswith("linux")

@@ -1,0 +1,42 @@
+"""How a state is named to people, the same on every screen and in every line of text."""
+
+from moewatch.domain.frame import Severity, State, Verdict
+
+SYMBOL = {
+    State.UNKNOWN: "?",
+    State.IDLE: "○",
+    State.LOADING: "↓",
+    State.WARMING: "↗",
+    State.STEADY: "●",
+    State.THRASHING: "▲",
+    State.RECOVERING: "↘",
+}
+ASCII_SYMBOL = {
+    State.UNKNOWN: "?",
+    State.IDLE: "o",
+    State.LOADING: "v",
+    State.WARMING: "/",
+    State.STEADY: "*",
+    State.THRASHING: "!",
+    State.RECOVERING: "\\",
+}
+WORD = {
+    State.UNKNOWN: "WATCHING",
+    State.IDLE: "IDLE",
+    State.LOADING: "LOADING, normal",
+    State.WARMING: "WARMING UP",
+    State.STEADY: "OK",
+    State.THRASHING: "THRASHING",
+    State.RECOVERING: "RECOVERING",
+}
+READY_DENSE_RATIO = 0.98  # edge pages shared with neighbours and one table row never make it 1.0 exactly
+
+
+def state_label(verdict: Verdict, dense_ratio: float | None, *, ascii_only: bool = False) -> str:
+    """`▲ THRASHING, severe`, `○ IDLE, ready`: symbol and word, which together survive a screen without colour."""
+    word = WORD[verdict.state]
+    if verdict.state is State.THRASHING and verdict.severity is not None:
+        word = f"{word}, {Severity(verdict.severity).value}"
+    if verdict.state is State.IDLE and dense_ratio is not None:
+        word = f"{word}, {'ready' if dense_ratio >= READY_DENSE_RATIO else 'cold'}"
+    return f"{(ASCII_SYMBOL if ascii_only else SYMBOL)[verdict.state]} {word}"

@@ -9,6 +9,7 @@ from moewatch.errors import ParseError
 
 FORMAT = "moewatch-trace"
 VERSION = 1
+GZIP_WBITS = 31  # zlib: 15 bits of window + 16 for a gzip header
 # a Sample of 128 layers x 512 experts (base64 of 64 KiB) and long lists of gaps stays below 200 kB
 MAX_LINE_BYTES = 4 << 20
 

@@ -1,16 +1,17 @@
 """Reads a recording line by line, plain or gzip, in bounded memory."""
 
-import gzip
 import io
 import itertools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from moewatch.domain.sample import Header, Sample
 from moewatch.errors import ParseError, UnusableFileError
-from moewatch.trace.format import MAX_LINE_BYTES, parse_header, parse_sample
+from moewatch.trace.format import GZIP_WBITS, MAX_LINE_BYTES, parse_header, parse_sample
+
+CHUNK_BYTES = 1 << 16
 
 
 def read_trace(path: Path) -> tuple[Header, Iterator[Sample]]:
@@ -55,29 +56,46 @@ def _opened(path: Path) -> BinaryIO:
         plain = path.open("rb")
     except OSError as error:
         raise UnusableFileError(f"{path} cannot be opened: {error.strerror}.") from error
-    if path.suffix != ".gz":
-        return plain
-    return cast("BinaryIO", _Unzipped(plain))
+    return io.BufferedReader(_Unzipped(plain), CHUNK_BYTES) if path.suffix == ".gz" else plain
 
 
-class _Unzipped(io.BufferedReader):
-    """A gzip stream that owns the file beneath it (GzipFile does not close one that it was handed)."""
+class _Unzipped(io.RawIOBase):
+    """The content of a gzip file up to where it was cut.
 
-    def __init__(self, plain: BinaryIO) -> None:
-        self._plain = plain
-        super().__init__(gzip.GzipFile(fileobj=plain, mode="rb"))
+    gzip.GzipFile raises EOFError at a cut and loses what its buffers held, which may be the last hundred lines.
+    """
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._pack = zlib.decompressobj(wbits=GZIP_WBITS)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]  # typeshed's Buffer has no length
+        room = len(buffer)
+        while True:
+            if self._pack.eof:  # another gzip member may follow, as after `cat a.gz b.gz`
+                rest = self._pack.unused_data or self._packed.read(CHUNK_BYTES)
+                if not rest:
+                    return 0
+                self._pack = zlib.decompressobj(wbits=GZIP_WBITS)
+            else:
+                rest = self._pack.unconsumed_tail or self._packed.read(CHUNK_BYTES)
+            content = self._pack.decompress(rest, room)  # also what it still holds when there is no more
+            if content or not rest:
+                buffer[: len(content)] = content
+                return len(content)
 
     def close(self) -> None:
         super().close()
-        self._plain.close()
+        self._packed.close()
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     for number in itertools.count(1):
         try:
             line = stream.readline(MAX_LINE_BYTES + 1)
-        except EOFError:
-            return  # the gzip stream was cut: what was flushed before has been read
         except (OSError, zlib.error) as error:
             raise ParseError(f"{name} cannot be read on from line {number}: {error}.") from error
         if not line:

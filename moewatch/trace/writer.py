@@ -6,9 +6,7 @@ from typing import Self
 
 from moewatch.domain.sample import Header, Sample
 from moewatch.errors import MoewatchError, UnusableFileError
-from moewatch.trace.format import format_line
-
-GZIP_WBITS = 31  # zlib: 15 bits of window + 16 for a gzip header
+from moewatch.trace.format import GZIP_WBITS, format_line
 
 
 class TraceWriter:

@@ -131,7 +131,6 @@ class Sampler:
             try:
                 sample = source.read()
             except TargetEndedError as error:
-                self.failure = None if self._follow else error
                 self._sink(Ended(text=str(error), wall_ns=self._clock.wall_ns()))
                 return True
             self._record(sample)

@@ -39,7 +39,9 @@ def guarded(work: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 - the last net: a person beside a struggling server gets a sentence
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
-        say(f"this is a fault of moewatch itself ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=1 shows where, for a report.")
+        say(
+            f"this is a fault of moewatch itself ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=1 shows where, for a report."
+        )
         return EX_SOFTWARE
 
 

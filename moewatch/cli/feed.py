@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moewatch.clock import Clock, SystemClock
 from moewatch.domain.events import Candidates, Event, FrameReady, Position
@@ -12,6 +13,9 @@ from moewatch.errors import TargetError, UnsupportedError
 from moewatch.sampler import Recorder, Sampler
 from moewatch.sources import Source
 from moewatch.sources.replay import ReplaySource
+
+if TYPE_CHECKING:
+    from moewatch.server.discovery import ServerProcess
 
 NO_SERVER = "No llama-server yet; waiting. Start one: llama-server -m MODEL.gguf   or try: moewatch demo"
 
@@ -24,14 +28,22 @@ def require_linux() -> None:
     """
     if sys.platform.startswith("linux"):
         return
-    instead = "fs_usage -w -f filesys shows a process's reads there" if sys.platform == "darwin" else "the Resource Monitor shows hard faults there"
-    raise UnsupportedError(f"Watching a process needs Linux (/proc, cachestat); {instead}. Here `moewatch replay FILE` works.")
+    instead = (
+        "fs_usage -w -f filesys shows a process's reads there"
+        if sys.platform == "darwin"
+        else "the Resource Monitor shows hard faults there"
+    )
+    raise UnsupportedError(
+        f"Watching a process needs Linux (/proc, cachestat); {instead}. Here `moewatch replay FILE` works."
+    )
 
 
 class LiveFeed:
     """A live server for whoever listens; follows it when it is restarted."""
 
-    def __init__(self, options: argparse.Namespace, *, follow: bool, clock: Clock | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, options: argparse.Namespace, *, follow: bool, clock: Clock | None = None, recorder: Recorder | None = None
+    ) -> None:
         require_linux()
         self.clock = clock or SystemClock()
         self._options = options
@@ -85,7 +97,7 @@ class LiveFeed:
         self.sampler = Sampler(self._open, self.clock, sink, follow=self._follow, recorder=self._recorder)
         return self.sampler
 
-    def _find(self) -> list["ServerProcess"]:
+    def _find(self) -> "list[ServerProcess]":
         from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
         from moewatch.server.discovery import find_servers, inspect_pid  # noqa: PLC0415
 
@@ -95,7 +107,11 @@ class LiveFeed:
         # A restarted server has another pid: after an end, whatever server appears is the one to follow.
         servers = find_servers(root, self._pids if self._pids and not self._ever_opened else None)
         if not servers:
-            raise TargetError(NO_SERVER if not self._pids else f"None of the processes {', '.join(map(str, self._pids))} maps a GGUF model.")
+            raise TargetError(
+                NO_SERVER
+                if not self._pids
+                else f"None of the processes {', '.join(map(str, self._pids))} maps a GGUF model."
+            )
         return servers
 
     def _open(self) -> Source:
@@ -165,5 +181,11 @@ class ReplayFeed:
     def _tell(self) -> None:
         source = self._source
         self._sink(
-            Position(name=self._path.name, elapsed_ns=source.elapsed_ns, total_ns=source.total_ns, speed=source.speed, paused=source.paused)
+            Position(
+                name=self._path.name,
+                elapsed_ns=source.elapsed_ns,
+                total_ns=source.total_ns,
+                speed=source.speed,
+                paused=source.paused,
+            )
         )

@@ -49,7 +49,10 @@ def _pid(text: str) -> int:
 def new_parser(name: str, summary: str) -> argparse.ArgumentParser:
     """A parser that looks the same for every command."""
     return argparse.ArgumentParser(
-        prog=f"moewatch {name}".strip(), description=summary, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"moewatch {name}".strip(),
+        description=summary,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
@@ -57,15 +60,38 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """Whom to watch, and how."""
     group = parser.add_argument_group("whom to watch")
     group.add_argument(
-        "--pid", nargs="*", type=typed(_pid), metavar="PID", help="process ids, as pgrep prints them; none: wait for a server; left out: find it"
+        "--pid",
+        nargs="*",
+        type=typed(_pid),
+        metavar="PID",
+        help="process ids, as pgrep prints them; none: wait for a server; left out: find it",
     )
-    group.add_argument("--model", nargs="+", metavar="FILE", help="the model's file (any shard), where it cannot be found from the process")
-    group.add_argument("--url", metavar="URL", help="where the server answers, e.g. http://127.0.0.1:8080; left out: found from the process")
     group.add_argument(
-        "--interval", type=typed(_interval), default=DEFAULT_INTERVAL_NS, metavar="S", help="time between samples, 0.2 to 5 seconds (default 1)"
+        "--model",
+        nargs="+",
+        metavar="FILE",
+        help="the model's file (any shard), where it cannot be found from the process",
     )
-    group.add_argument("--no-http", action="store_true", help="ask the server nothing; tokens and its phase stay unknown")
-    group.add_argument("--no-residency", action="store_true", help="do not look at the page cache part by part; saves most of the CPU time")
+    group.add_argument(
+        "--url",
+        metavar="URL",
+        help="where the server answers, e.g. http://127.0.0.1:8080; left out: found from the process",
+    )
+    group.add_argument(
+        "--interval",
+        type=typed(_interval),
+        default=DEFAULT_INTERVAL_NS,
+        metavar="S",
+        help="time between samples, 0.2 to 5 seconds (default 1)",
+    )
+    group.add_argument(
+        "--no-http", action="store_true", help="ask the server nothing; tokens and its phase stay unknown"
+    )
+    group.add_argument(
+        "--no-residency",
+        action="store_true",
+        help="do not look at the page cache part by part; saves most of the CPU time",
+    )
 
 
 def add_for(parser: argparse.ArgumentParser, help_text: str, default: str | None = None) -> None:
@@ -83,9 +109,13 @@ def add_for(parser: argparse.ArgumentParser, help_text: str, default: str | None
 def add_output(parser: argparse.ArgumentParser) -> None:
     """`--json` and `--color`."""
     parser.add_argument("--json", action="store_true", help="JSON on stdout")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour (NO_COLOR is honoured)")
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="colour (NO_COLOR is honoured)"
+    )
 
 
 def add_speed(parser: argparse.ArgumentParser) -> None:
     """`--speed N`."""
-    parser.add_argument("--speed", type=typed(_speed), default=1.0, metavar="N", help="so many times as fast (0.1 to 1000)")
+    parser.add_argument(
+        "--speed", type=typed(_speed), default=1.0, metavar="N", help="so many times as fast (0.1 to 1000)"
+    )

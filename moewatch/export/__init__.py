@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Frames for programs and for people without a screen."""

@@ -1,0 +1,102 @@
+"""`moewatch`: the dashboard; and `--once`, one Frame of it."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moewatch.cli import diagnostics, output
+from moewatch.cli.main import COMMANDS
+from moewatch.cli.options import add_for, add_output, add_target, new_parser
+from moewatch.cli.stream import Printer, watch
+from moewatch.domain.frame import Frame
+from moewatch.errors import ExitCode, UsageError
+from moewatch.export.text import format_page
+from moewatch.units import S
+
+if TYPE_CHECKING:
+    from moewatch.cli.record import FileRecorder
+    from moewatch.tui.feed import Feed
+
+ONCE_NS = 12 * S  # nothing shorter can be judged: the verdict's windows are 10 s
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = new_parser("", "Is the model thrashing, why, and what to do: a live monitor beside llama-server.")
+    parser.epilog = "commands (moewatch COMMAND --help):\n" + "\n".join(
+        f"  {name:<10} {c.summary}" for name, c in COMMANDS.items()
+    )
+    parser.usage = "moewatch [COMMAND] [--pid PID ...] [options]"
+    add_target(parser)
+    parser.add_argument(
+        "--once", action="store_true", help="print one Frame (text, or --json) instead of the dashboard"
+    )
+    add_for(parser, "with --once: watch so many seconds first (default 12; 0: two samples, too few for a verdict)")
+    parser.add_argument("--record", metavar="FILE", help="record the raw samples as well")
+    parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when the state changes")
+    parser.add_argument("--ascii", action="store_true", help="no block characters, for fonts that lack them")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    add_output(parser)
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Draw the dashboard, or print what a screen would show where there is none."""
+    if options.once:
+        return watch(
+            options, _Once(as_json=options.json, limit_ns=ONCE_NS if options.for_ns is None else options.for_ns)
+        )
+    if options.json:
+        raise UsageError("--json needs --once (one Frame) or the command stream (a Frame per line).")
+    if options.for_ns is not None:
+        raise UsageError("--for needs --once or the command stream; the dashboard runs until you quit it.")
+    recorder = _recorder(options.record)
+    if not output.is_terminal():
+        diagnostics.say(
+            "no terminal here: one line per sample instead of the dashboard (moewatch stream does the same)."
+        )
+        return watch(options, Printer(as_json=False, recorder=recorder))
+    from moewatch.cli.feed import LiveFeed  # noqa: PLC0415 - nothing eager
+
+    return show(LiveFeed(options, follow=True, recorder=recorder), options)
+
+
+def show(feed: "Feed", options: argparse.Namespace) -> int:
+    """Run the dashboard on a feed until the person quits."""
+    from moewatch.tui.app import MoewatchApp  # noqa: PLC0415 - textual only when it is drawn
+
+    app = MoewatchApp(
+        feed, bell=getattr(options, "bell", False), ascii_only=getattr(options, "ascii", False), colour=options.color
+    )
+    try:
+        app.run()
+    finally:
+        feed.stop()
+    closing = app.closing_words()
+    if closing:
+        output.line(closing)
+    return int(app.return_code or ExitCode.OK)
+
+
+def _recorder(path: str | None) -> "FileRecorder | None":
+    if path is None:
+        return None
+    from moewatch.cli.record import FileRecorder  # noqa: PLC0415 - only when asked for
+
+    recorder = FileRecorder(Path(path))
+    recorder.check()
+    return recorder
+
+
+class _Once(Printer):
+    """Prints the last Frame only."""
+
+    def show(self, frame: Frame, *, last: bool) -> None:
+        """The Frame at the end of the time, as JSON or as a page."""
+        if not last:
+            return
+        if self._as_json:
+            output.json_line(frame)
+        else:
+            for text in format_page(frame):
+                output.line(text)

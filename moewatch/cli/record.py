@@ -1,0 +1,104 @@
+"""`moewatch record`: raw samples to a file, to be replayed, compared or shown to others."""
+
+import argparse
+from pathlib import Path
+
+from moewatch.cli import diagnostics
+from moewatch.cli.options import add_for, add_target, new_parser
+from moewatch.cli.stream import Printer, watch
+from moewatch.domain.frame import Frame
+from moewatch.domain.sample import Header, Sample
+from moewatch.errors import ExitCode, UnusableFileError
+from moewatch.trace.writer import TraceWriter
+from moewatch.units import S
+
+SAY_EVERY_NS = 10 * S
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = new_parser(
+        "record", "Raw samples of one server to a file (JSON Lines; gzip when its name ends in .gz) until interrupted."
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="where to; an existing file is kept unless --force"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    add_target(parser)
+    add_for(parser, "end after so many seconds")
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Record until interrupted, until the time is over or until the target ends."""
+    recorder = FileRecorder(Path(options.output), force=options.force)
+    recorder.check()
+    options.json = False
+    try:
+        code = watch(options, _Progress(limit_ns=options.for_ns, recorder=recorder))
+    finally:
+        recorder.close()
+        if recorder.count:
+            diagnostics.say(
+                f"{recorder.count} samples in {options.output}; moewatch replay {options.output} shows them."
+            )
+    # A target that ended is the natural end of its recording.
+    return int(ExitCode.OK) if code == ExitCode.NO_TARGET and recorder.count else code
+
+
+class FileRecorder:
+    """A Recorder (moewatch/sampler.py) that writes one recording of one target; a second target is not mixed in."""
+
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        self.path = path
+        self.count = 0
+        self._force = force
+        self._writer: TraceWriter | None = None
+        self._begun = False
+
+    def check(self) -> None:
+        """Fail before anything is watched when the file cannot be written.
+
+        Raises:
+            UnusableFileError: it exists, or its folder does not.
+        """
+        if self.path.exists() and not self._force:
+            raise UnusableFileError(f"{self.path} exists already; choose another name, or --force replaces it.")
+        if not self.path.parent.is_dir():
+            raise UnusableFileError(
+                f"{self.path.parent} is no folder; make it first, or choose another place for the recording."
+            )
+
+    def begin(self, header: Header) -> None:
+        """Open the file for the first target."""
+        if self._begun:
+            self.close()
+            return
+        self._begun = True
+        self._writer = TraceWriter(self.path, header, overwrite=self._force)
+
+    def take(self, sample: Sample) -> None:
+        """Write one Sample."""
+        if self._writer is not None:
+            self._writer.write(sample)
+            self.count += 1
+
+    def close(self) -> None:
+        """Close the file; twice is fine."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+class _Progress(Printer):
+    """Says on stderr from time to time what is seen, so that a person knows that it runs."""
+
+    def __init__(self, *, limit_ns: int | None, recorder: FileRecorder) -> None:
+        super().__init__(as_json=False, limit_ns=limit_ns, recorder=recorder)
+        self._said_ns: int | None = None
+
+    def show(self, frame: Frame, *, last: bool) -> None:
+        """The headline now and then."""
+        if last or self._said_ns is None or frame.mono_ns - self._said_ns >= SAY_EVERY_NS:
+            self._said_ns = frame.mono_ns
+            diagnostics.say(f"{frame.verdict.state.value}: {frame.verdict.headline}")

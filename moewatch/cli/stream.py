@@ -1,0 +1,77 @@
+"""`moewatch stream`: headless, one Frame a line."""
+
+import argparse
+
+from moewatch.cli import diagnostics, output
+from moewatch.cli.feed import LiveFeed
+from moewatch.cli.options import add_for, add_output, add_target, new_parser
+from moewatch.domain.events import Ended, Event, FrameReady, Notice, Waiting
+from moewatch.domain.frame import Frame
+from moewatch.errors import ExitCode
+from moewatch.export.text import format_line
+from moewatch.sampler import Recorder
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = new_parser("stream", "One line per sample (with --json one Frame per line) until interrupted.")
+    add_target(parser)
+    add_for(parser, "end after so many seconds")
+    add_output(parser)
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run until interrupted, until the time is over or until the target ends."""
+    return watch(options, Printer(as_json=options.json, limit_ns=options.for_ns))
+
+
+def watch(options: argparse.Namespace, printer: "Printer") -> int:
+    """Run `printer` on a live server; without a pid it waits for one to appear."""
+    feed = LiveFeed(options, follow=not options.pid, recorder=printer.recorder)
+    printer.stop = feed.stop
+    feed.run(printer)
+    return int(ExitCode.NO_TARGET if printer.ended else ExitCode.OK)
+
+
+class Printer:
+    """Prints Frames to stdout and everything else to stderr; stops the feed when the time is over or the target ends."""
+
+    def __init__(self, *, as_json: bool, limit_ns: int | None = None, recorder: Recorder | None = None) -> None:
+        self._as_json = as_json
+        self._limit_ns = limit_ns
+        self._first_ns: int | None = None
+        self.recorder = recorder
+        self.ended = False
+
+    def stop(self) -> None:
+        """Replaced by the feed's."""
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, FrameReady):
+            self._frame(event.frame)
+        elif isinstance(event, Ended):
+            self.ended = True
+            if not event.final:
+                diagnostics.say(event.text)
+            self.stop()
+        elif isinstance(event, Waiting | Notice):
+            diagnostics.say(event.text)
+
+    def _frame(self, frame: Frame) -> None:
+        last = False
+        if self._first_ns is None:
+            self._first_ns = frame.mono_ns
+        elif self._limit_ns is not None:  # a rate needs two samples, so the first is never the last
+            last = frame.mono_ns - self._first_ns >= self._limit_ns
+        self.show(frame, last=last)
+        if last:
+            self.stop()
+
+    def show(self, frame: Frame, *, last: bool) -> None:  # noqa: ARG002 - who prints one Frame only needs it
+        """One line for each Frame."""
+        if self._as_json:
+            output.json_line(frame)
+        else:
+            output.line(format_line(frame))

@@ -155,6 +155,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     target_anon_bytes: int | None = None
     target_rss_bytes: int | None = None
     model_resident_bytes: int | None = None
+    model_lost_bytes: int | None = None  # how much less of the model is in memory than at its most, in this run
     other_cache_bytes: int | None = None
     swap_used_bytes: int | None = None
     grew: tuple[Growth, ...] = ()
@@ -184,6 +185,9 @@ class Progress(Struct, frozen=True, kw_only=True):
     remaining_bytes: int | None = None
     eta_low_ns: int | None = None
     eta_high_ns: int | None = None
+    read_bytes: int | None = None  # loading: what has been read of the model so far
+    first_bytes: int | None = None  # warming: read for the first time in the last minute
+    levels_off: bool = False  # warming: less comes in than before
 
 
 class Own(Struct, frozen=True, kw_only=True):
@@ -227,6 +231,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     loss_method: str | None = None  # rate, wait, stall
     cause: Cause = Cause.UNKNOWN
     headline: str = ""
+    headline_short: str = ""  # the same in 38 columns
+    remarks: tuple[str, ...] = ()  # sentences on what is special here (analysis/words.py)
     evidence: tuple[Evidence, ...] = ()
     notes: tuple[Note, ...] = ()
     advice: tuple[Advice, ...] = ()

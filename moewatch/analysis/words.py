@@ -1,0 +1,486 @@
+"""The sentences that people read: one headline per state, and remarks on what is special about this machine. Pure.
+
+Rules: the figure that decided stands in the sentence; AGAIN in capitals; sizes in GiB (2^30), rates in MB/s (10^6); what
+was not counted says so; no word that only people who know page caches understand.
+"""
+
+import re
+
+from moewatch.analysis.situation import Situation
+from moewatch.domain.frame import Cause, Method, Note, State
+from moewatch.domain.sample import GapReason, LoadMode, Phase
+from moewatch.units import (
+    GIB,
+    MB,
+    MIB,
+    S,
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_mb,
+    format_percent,
+)
+
+# Below this the disk is as good as still: a server that fits reads 0, one with a harmless trickle 1 to 4 MB/s (recordings A, K)
+QUIET_BYTES_PER_S = 1 * MB
+# dense weights resident below this share are not ready; scans of a server that fits stand at 0.995 to 1.0 (recordings A, C, G)
+READY_RATIO = 0.98
+# file systems without a row in /proc/diskstats (their reads are counted per process only)
+NO_DISK_ROW = ("9p", "nfs", "nfs4", "zfs", "fuse", "virtiofs", "cifs", "smb3", "ceph")
+LATE_NS = 2 * S  # a person notices two seconds; shorter delays change no figure over 10 s
+SLEPT_NS = 5 * S  # the window breaks there, too
+_REMEDY = re.compile(r"sudo -u [\w.-]+")
+
+
+def headline(now: Situation) -> str:
+    """The one sentence under the state; fits 77 columns wherever its figures do."""
+    return _HEADLINES[now.state](now)
+
+
+def headline_short(now: Situation) -> str:
+    """The same in at most 38 columns, for terminals of 40."""
+    return _SHORT[now.state](now)
+
+
+def state_word(now: Situation) -> str:
+    """Symbol and word of the state: `▲ THRASHING, severe`."""
+    match now.state:
+        case State.UNKNOWN:
+            return "? WATCHING"
+        case State.IDLE:
+            return "○ IDLE, cold" if is_cold(now) else "○ IDLE, ready" if _is_known(now) else "○ IDLE"
+        case State.LOADING:
+            return "↓ LOADING, normal"
+        case State.WARMING:
+            return "↗ WARMING UP"
+        case State.STEADY:
+            return "● OK"
+        case State.RECOVERING:
+            return "↘ RECOVERING"
+        case State.THRASHING:
+            return f"▲ THRASHING, {now.severity}" if now.severity else "▲ THRASHING"
+
+
+def is_cold(now: Situation) -> bool:
+    """Weights that every token needs are not in memory; False as well when that is unknown."""
+    ratio = now.residency.dense_ratio
+    if now.is_mapped is False:
+        return False
+    return Note.COLD in now.notes or (ratio is not None and ratio < READY_RATIO)
+
+
+def size(size_bytes: float) -> str:
+    """`19.8 GiB`; below 0.1 GiB in MiB, so that no figure is lost."""
+    return f"{format_gib(round(size_bytes))} GiB" if size_bytes >= GIB / 10 else f"{size_bytes / MIB:.0f} MiB"
+
+
+def per_second(bytes_per_s: float) -> str:
+    """`410 MB/s`."""
+    return f"{format_mb(bytes_per_s)} MB/s"
+
+
+def _is_known(now: Situation) -> bool:
+    return now.residency.dense_ratio is not None or now.is_mapped is False
+
+
+# --- unknown -------------------------------------------------------------------------------------------------------
+
+
+def _unknown(now: Situation) -> str:
+    if now.seen_ns < now.needed_ns:
+        return f"{_early(now)}: too early to judge."
+    return f"Cannot judge: {_missing(now)}."
+
+
+def _unknown_short(now: Situation) -> str:
+    if now.seen_ns < now.needed_ns:
+        return f"{_early(now)}: too early."
+    remedy = _remedy(now)
+    return f"Cannot judge: {remedy or 'readings missing'}."
+
+
+def _early(now: Situation) -> str:
+    return f"{int(now.seen_ns // S)} of {round(now.needed_ns / S)} s seen"
+
+
+def _missing(now: Situation) -> str:
+    remedy = _remedy(now)
+    if remedy:
+        return f"this needs {remedy}"
+    if any(gap.reason is GapReason.DENIED for gap in now.gaps):
+        return "the server belongs to another user; run moewatch as that user, or with sudo"
+    fields = {gap.field.split(".")[0] for gap in now.gaps}
+    if {"process", "residency"} & fields:
+        return "this kernel hides both disk reads and memory shares of the server"
+    if now.server.source == "none" and now.server.phase is Phase.UNKNOWN:
+        return "it is not known whether the server works; is its port reachable?"
+    return "too few readings arrive; moewatch doctor says which and why"
+
+
+def _remedy(now: Situation) -> str | None:
+    for gap in now.gaps:
+        if gap.reason is GapReason.DENIED and (found := _REMEDY.search(gap.detail)):
+            return found[0]
+    return None
+
+
+# --- idle ----------------------------------------------------------------------------------------------------------
+
+
+def _idle(now: Situation) -> str:
+    if now.is_mapped is False:
+        return "Ready: the server holds its own copy of the model in memory."
+    if not _is_known(now):
+        return "No request in work; what is in memory cannot be read here."
+    if is_cold(now):
+        missing = _missing_dense(now)
+        if missing is None:
+            return "Cold: the next answer first reads from disk." + _warms(now)
+        return f"Cold: the next answer first reads at least {size(missing)}{_about_time(now, missing)}.{_warms(now)}"
+    dense, experts = now.residency.dense_needed_bytes, now.residency.expert_ratio
+    ready = "Ready: what every token needs is" if dense is None else f"Ready: the {size(dense)} every token needs are"
+    if now.is_dense or experts is None:
+        return f"{ready} in memory."
+    return f"{ready} in memory, and {format_percent(experts)} % of the experts."
+
+
+def _idle_short(now: Situation) -> str:
+    if now.is_mapped is False:
+        return "Ready: a copy is in memory."
+    if not _is_known(now):
+        return "Idle; memory cannot be read."
+    if is_cold(now):
+        missing = _missing_dense(now)
+        return "Cold: first reads from disk." if missing is None else f"Cold: first reads {size(missing)} or more."
+    experts = now.residency.expert_ratio
+    if now.is_dense or experts is None:
+        return "Ready: it is in memory."
+    return f"Ready: core in, {format_percent(experts)} % of experts."
+
+
+def _missing_dense(now: Situation) -> int | None:
+    needed, resident = now.residency.dense_needed_bytes, now.residency.dense_resident_bytes
+    return None if needed is None or resident is None else max(0, needed - resident)
+
+
+def _about_time(now: Situation, amount_bytes: float) -> str:
+    if not now.disk_bytes_per_s:
+        return ""
+    return f", about {max(1, round(amount_bytes / now.disk_bytes_per_s))} s"
+
+
+def _warms(now: Situation) -> str:
+    return " w warms it." if now.can_warm else ""
+
+
+# --- loading -------------------------------------------------------------------------------------------------------
+
+
+def _loading(now: Situation) -> str:
+    read, total = now.progress.read_bytes, now.total_bytes
+    if read is None:
+        return "The server reads the model; reading much is normal while loading."
+    room = now.working_set.fits_bytes
+    if total is None or read > total or (room is not None and total > room and now.progress.remaining_bytes is None):
+        return f"{size(read)} read; reading parts twice is normal while loading."
+    left = _about_left(now)
+    if now.progress.remaining_bytes == 0:
+        return f"{format_gib(read)} of {size(total)} read; the server gets ready."
+    if total < GIB:
+        return f"{read / MIB:.0f} of {total / MIB:.0f} MiB read{left}."
+    return f"{format_gib(read)} of {size(total)} read{left}."
+
+
+def _loading_short(now: Situation) -> str:
+    read, total = now.progress.read_bytes, now.total_bytes
+    if read is None:
+        return "Reads the model: normal at start."
+    if total is None or read > total:
+        return f"{size(read)} read, normal at start."
+    eta = now.progress.eta_high_ns
+    left = f", ~{format_duration(eta)}" if eta else ""
+    return f"{format_gib(read)} of {size(total)} read{left}."
+
+
+def _about_left(now: Situation) -> str:
+    low, high = now.progress.eta_low_ns, now.progress.eta_high_ns
+    if low is None or high is None or not now.progress.remaining_bytes:
+        return ""
+    return f", about {format_duration((low + high) // 2)} left"
+
+
+# --- warming, recovering, steady -----------------------------------------------------------------------------------
+
+
+def _warming(now: Situation) -> str:
+    if _is_new_topic(now):
+        return "New topic: other experts come in. Not a fault yet."
+    first = now.progress.first_bytes
+    if first is None:
+        return "Parts of the model are read for the first time. Too early to say if it will fit."
+    less = ", less each minute" if now.progress.levels_off else ""
+    return f"{size(first)} read for the first time{less}. Too early to say if it will fit."
+
+
+def _warming_short(now: Situation) -> str:
+    if _is_new_topic(now):
+        return "New topic: other experts come in."
+    first = now.progress.first_bytes
+    return "First reads; too early to judge." if first is None else f"{size(first)} read for the first time."
+
+
+def _is_new_topic(now: Situation) -> bool:
+    return now.cause is Cause.TOPIC_CHANGE or Note.TOPIC_CHANGE in now.notes
+
+
+def _recovering(now: Situation) -> str:
+    back, missing = _came_back(now), _still_missing(now)
+    if back is None and missing is None:
+        return "Nothing is pushed out any more; what left comes back."
+    if missing is None:
+        return f"Nothing is pushed out any more; {size(back or 0)} came back."
+    if back is None:
+        return f"Nothing is pushed out any more; at most {size(missing)} still missing."
+    # one unit for both figures where they share it, as "2.1 GiB came back, at most 4.0 still missing"
+    both_gib = back >= GIB / 10 and missing >= GIB / 10
+    rest = format_gib(round(missing)) if both_gib else size(missing)
+    return f"Nothing is pushed out any more; {size(back)} came back, at most {rest} still missing."
+
+
+def _recovering_short(now: Situation) -> str:
+    missing = _still_missing(now)
+    return "It comes back by itself." if missing is None else f"Comes back; at most {size(missing)} missing."
+
+
+def _came_back(now: Situation) -> float | None:
+    if now.came_back_bytes is not None:
+        return now.came_back_bytes
+    rate = now.rates.reread_bytes_per_s
+    return None if rate is None else rate * now.rates.window_ns / S
+
+
+def _still_missing(now: Situation) -> int | None:
+    resident, needed = now.memory.model_resident_bytes, now.needed_bytes
+    return None if resident is None or needed is None else max(0, needed - resident)
+
+
+def _steady(now: Situation) -> str:
+    if now.is_mapped is False:
+        return "The server has its own copy of the model in memory: the disk is not why."
+    read = now.rates.process_read_bytes_per_s
+    if read is not None and read < QUIET_BYTES_PER_S:
+        return "Nothing is read from disk."
+    if now.loss_ratio is not None:
+        return f"{_wait_percent(now)} % of the time waits for the disk. If this is slow, the disk is not why."
+    if read is not None:
+        return f"Reads {per_second(read)}: too little to matter. If this is slow, the disk is not why."
+    return "Nothing comes back from disk. If this is slow, the disk is not why."
+
+
+def _steady_short(now: Situation) -> str:
+    if now.is_mapped is False:
+        return "Own copy in memory: not the disk."
+    read = now.rates.process_read_bytes_per_s
+    if read is not None and read < QUIET_BYTES_PER_S:
+        return "Nothing is read from disk."
+    return "Slow? The disk is not why." if now.loss_ratio is None else f"{_wait_percent(now)} % waits for the disk."
+
+
+def _wait_percent(now: Situation) -> str:
+    return format_percent(now.loss_ratio)
+
+
+# --- thrashing -----------------------------------------------------------------------------------------------------
+
+
+def _thrashing(now: Situation) -> str:
+    rates = now.rates
+    per_token, per_s = rates.reread_bytes_per_token, rates.reread_bytes_per_s
+    if rates.method is Method.MINCORE and per_s is not None:
+        return f"AGAIN: at least {per_second(per_s)} (seen by sampling; a 6.5 kernel would count it)."
+    if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
+        return f"The prompt reads {per_second(per_s)} AGAIN; no tokens yet."
+    if per_token is not None:
+        again, need = f"Every token reads {format_mb(per_token)} MB from disk AGAIN", now.active_bytes
+        if need is None:
+            return f"{again}."
+        # read-ahead can bring in more than the token wants: "530 of 155" would be nonsense
+        if per_token > need:
+            return f"{again}; it needs only {format_mb(need)} MB."
+        return f"{again}, of the {format_mb(need)} MB a token needs."
+    if per_s is not None:
+        return f"The server reads {per_second(per_s)} from disk AGAIN: it had been in memory."
+    return "The server reads from disk AGAIN what had been in memory; how much is not known."
+
+
+def _thrashing_short(now: Situation) -> str:
+    rates = now.rates
+    per_token, per_s = rates.reread_bytes_per_token, rates.reread_bytes_per_s
+    if rates.method is Method.MINCORE and per_s is not None:
+        return f"At least {per_second(per_s)} AGAIN."
+    if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
+        return f"Prompt reads {per_second(per_s)} AGAIN."
+    if per_token is not None:
+        return f"Every token reads {format_mb(per_token)} MB AGAIN."
+    return "Reads from disk AGAIN." if per_s is None else f"Reads {per_second(per_s)} AGAIN."
+
+
+_HEADLINES = {
+    State.UNKNOWN: _unknown,
+    State.IDLE: _idle,
+    State.LOADING: _loading,
+    State.WARMING: _warming,
+    State.STEADY: _steady,
+    State.THRASHING: _thrashing,
+    State.RECOVERING: _recovering,
+}
+_SHORT = {
+    State.UNKNOWN: _unknown_short,
+    State.IDLE: _idle_short,
+    State.LOADING: _loading_short,
+    State.WARMING: _warming_short,
+    State.STEADY: _steady_short,
+    State.THRASHING: _thrashing_short,
+    State.RECOVERING: _recovering_short,
+}
+
+
+# --- remarks: what is special here ---------------------------------------------------------------------------------
+
+
+def remarks(now: Situation) -> tuple[str, ...]:
+    """What a person should know of this machine or moment besides the headline, the most urgent first."""
+    found = (
+        slept(now),
+        late(now),
+        hidden(now),
+        not_mapped(now),
+        disk_busy_elsewhere(now),
+        offloaded(now),
+        cgroup_limit(now),
+        no_disk_row(now),
+        hidden_counters(now),
+        no_stall_figures(now),
+        shared_reads(now),
+        time_left(now),
+    )
+    return tuple(text for text in found if text)
+
+
+def slept(now: Situation) -> str | None:
+    """The machine was suspended."""
+    if now.slept_ns < SLEPT_NS:
+        return None
+    return f"The machine slept {format_duration(now.slept_ns)}. Rates start again now."
+
+
+def late(now: Situation) -> str | None:
+    """Our own sample came late."""
+    return f"This sample is {now.late_ns / S:.1f} s late: the machine stalls us too." if now.late_ns >= LATE_NS else None
+
+
+def hidden(now: Situation) -> str | None:
+    """Another user's process."""
+    denied = {gap.field.split(".")[0] for gap in now.gaps if gap.reason is GapReason.DENIED}
+    if not denied & {"process", "residency"}:
+        return None
+    remedy = _remedy(now)
+    whom = f"{remedy.removeprefix('sudo -u ')}" if remedy else "another user"
+    cure = f"{remedy} moewatch" if remedy else "sudo moewatch"
+    what = "disk reads and memory shares are hidden" if len(denied & {"process", "residency"}) > 1 else "some is hidden"
+    return f"PID {now.header.target.pid} belongs to {whom}: {what}. For all of it: {cure}"
+
+
+def not_mapped(now: Situation) -> str | None:
+    """Load mode none, mlock or dio."""
+    if now.is_mapped is not False:
+        return None
+    swap = now.memory.swap_used_bytes
+    used = "" if swap is None else f" Swap in use: {format_gib(swap)} GiB."
+    return (
+        f"This server copied the model into its own memory (load mode {now.load_mode}): "
+        f"paging of the file cannot be why it is slow.{used}"
+    )
+
+
+def disk_busy_elsewhere(now: Situation) -> str | None:
+    """Another process reads the same disk."""
+    if Note.DISK_BUSY_ELSEWHERE not in now.notes:
+        return None
+    rate = now.rates.other_read_bytes_per_s if now.reader is None else now.reader.bytes_per_s
+    who = "Another program" if now.reader is None else now.reader.name
+    own = now.rates.process_read_bytes_per_s
+    nothing = own is not None and own < QUIET_BYTES_PER_S
+    server = "the server reads nothing" if nothing else f"the server {UNKNOWN if own is None else per_second(own)}"
+    return f"{who} reads {format_mb(rate)} MB/s from the same disk; {server}."
+
+
+def offloaded(now: Situation) -> str | None:
+    """A part of the model is on the GPU."""
+    away, total = now.residency.not_needed_bytes, now.total_bytes
+    if not away or total is None:
+        return None
+    about = "About " if now.residency.not_needed_assumed else ""
+    on_gpu, all_of_it = format_gib(away), size(total)
+    # the rest is the difference of the figures shown, so that they add up
+    rest = round(total / GIB, 1) - round(away / GIB, 1)
+    return f"{about}{on_gpu} of {all_of_it} are on the GPU and need no RAM; this page is about the other {rest:.1f}."
+
+
+def cgroup_limit(now: Situation) -> str | None:
+    """Not the machine's RAM is the limit, but a cgroup's."""
+    limit, scope, ram = now.memory.limit_bytes, now.memory.limit_scope, now.header.host.ram_bytes
+    if limit is None or scope in (None, "host"):
+        return None
+    machine = f", not the machine's {ram / GIB:.0f}" if ram else ""
+    return f"Limit: {size(limit)}, set by {scope}{machine}."
+
+
+def no_disk_row(now: Situation) -> str | None:
+    """File systems whose disks have no counters."""
+    kind = (now.header.file_system or "").lower()
+    if not kind.startswith(NO_DISK_ROW) or now.header.devices:
+        return None
+    return f"The model lies on {kind}: reads are counted per process, this disk has no counters of its own."
+
+
+def hidden_counters(now: Situation) -> str | None:
+    """cachestat is not there: what comes back is seen by sampling only."""
+    rate = now.rates.reread_bytes_per_s
+    if now.rates.method is not Method.MINCORE or rate is None or now.state is State.THRASHING:
+        return None  # thrashing says it in its headline
+    return f"AGAIN: at least {per_second(rate)} (seen by sampling; a 6.5 kernel would count it)."
+
+
+def no_stall_figures(now: Situation) -> str | None:
+    """The kernel has no pressure figures."""
+    if not any(gap.field.startswith("pressure") and gap.reason is not GapReason.DENIED for gap in now.gaps):
+        return None
+    return (
+        f"memory stall: {UNKNOWN} (this kernel has it off; boot with psi=1). "
+        "The verdict does not need it: re-reads are counted."
+    )
+
+
+def shared_reads(now: Situation) -> str | None:
+    """Somebody else reads the same file."""
+    return "Another program reads the same model file: again is for both together." if _is_shared(now) else None
+
+
+def _is_shared(now: Situation) -> bool:
+    return Note.LEDGER_SHARED in now.notes
+
+
+def time_left(now: Situation) -> str | None:
+    """Warm-up that levels off: what is still to come."""
+    left, low, high = now.progress.remaining_bytes, now.progress.eta_low_ns, now.progress.eta_high_ns
+    if now.state not in (State.WARMING, State.RECOVERING) or not left or low is None or high is None:
+        return None
+    return f"About {size(left)} still to come: {format_duration(low)} to {format_duration(high)}."
+
+
+def load_mode_word(mode: LoadMode) -> str:
+    """`mapped (mmap)`, `not mapped (none)`; a dash when unknown."""
+    if mode.is_mapped is None:
+        return UNKNOWN
+    return f"mapped ({mode})" if mode.is_mapped else f"not mapped ({mode})"

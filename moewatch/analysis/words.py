@@ -376,7 +376,9 @@ def slept(now: Situation) -> str | None:
 
 def late(now: Situation) -> str | None:
     """Our own sample came late."""
-    return f"This sample is {now.late_ns / S:.1f} s late: the machine stalls us too." if now.late_ns >= LATE_NS else None
+    return (
+        f"This sample is {now.late_ns / S:.1f} s late: the machine stalls us too." if now.late_ns >= LATE_NS else None
+    )
 
 
 def hidden(now: Situation) -> str | None:

@@ -26,9 +26,11 @@ class Tensor(Struct, frozen=True, kw_only=True):
     weight_class: WeightClass
     layer: int | None  # None for tensors outside the blocks
     n_expert: int = 0  # experts stacked in it (slowest dimension); 0 for all but routed experts
+    first_expert: int = 0  # the expert of its first slice; not 0 only where every expert has a tensor of its own
+    draft: bool = False  # of a layer that only drafts further tokens: llama.cpp skips it unless it drafts with it
 
     def expert_range(self, expert: int) -> tuple[int, int]:
-        """(offset, length) of one expert's slice; experts are contiguous (gguf: the expert index is the slowest dimension)."""
+        """(offset, length) of slice `expert`, counted from first_expert (gguf: the expert is the slowest dimension)."""
         each = self.size_bytes // self.n_expert
         return self.offset + expert * each, each
 

@@ -13,6 +13,8 @@ from tests.support.memory_limit import MemoryLimit
 
 HOST = "127.0.0.1"
 READY_S = 120.0
+SERVER_BYTES = 48 << 20
+"""What a server on the CPU needs besides the weights: 31-33 MB anonymous, the rest page tables and its libraries (measured)."""
 _POLL_S = 0.05
 _TAIL_CHARACTERS = 2000
 # no second copy of a prompt's state in memory, and every request computes its whole prompt
@@ -106,6 +108,12 @@ class LlamaServer:
             return False
         finally:
             connection.close()
+
+
+def memory_for(files: tuple[Path, ...], expert_bytes: int, expert_share: float) -> int:
+    """A memory limit under which the server, all other weights and so much of the experts fit."""
+    total_bytes = sum(file.stat().st_size for file in files)
+    return SERVER_BYTES + total_bytes - expert_bytes + int(expert_share * expert_bytes)
 
 
 def _free_port() -> int:

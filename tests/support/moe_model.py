@@ -58,6 +58,11 @@ class MoeShape:
             f"-t{self.topic_gain:g}-p{self.popularity_spread:g}-c{self.split_bytes}-s{self.seed}"
         )
 
+    @property
+    def expert_bytes(self) -> int:
+        """All routed experts: gate, up and down of every layer, two bytes a weight."""
+        return 2 * 3 * self.layers * self.experts * self.width * self.expert_width
+
 
 SMALL = MoeShape()
 """For the short rounds."""

@@ -1,0 +1,34 @@
+"""Where nothing may skip, a skip is a failure: a test that silently did not run proves nothing."""
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+MAY_SKIP = os.environ.get("CI") != "true" and os.environ.get("MOEWATCH_NO_SKIP") != "1"
+
+
+def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure that says what was missing; an expected failure is no skip."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"may not skip here (CI=true or MOEWATCH_NO_SKIP=1): {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that skipped."""
+    report = yield
+    if not MAY_SKIP:
+        forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module that skipped as a whole."""
+    report = yield
+    if not MAY_SKIP:
+        forbid_skip(report)
+    return report

@@ -53,9 +53,11 @@ def derive_working_set(window: Window, rates: Rates, residency: Residency, memor
     resident = min(resident, needed)
     low = min(needed, _low(window, rates, residency, ledger, resident))
     high = max(low, _high(ledger, resident, needed))
-    short = None if fits is None else max(0, low - fits)
+    short: int | None = None if fits is None else max(0, low - fits)
     if short and not _is_full(ledger):
         short = 0  # nothing departs: there is still room, whatever the figures of the moment
+    elif short == 0 and (ledger.departed_bytes or 0) >= resident:
+        short = None  # all of the cache was turned over, so some is missing, but how much cannot be told
     return WorkingSet(low_bytes=low, high_bytes=high, fits_bytes=fits, short_bytes=short)
 
 

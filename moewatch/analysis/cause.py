@@ -1,0 +1,55 @@
+"""What brought a state about. Pure."""
+
+from moewatch.analysis.memory import who_took
+from moewatch.analysis.signals import Signals
+from moewatch.analysis.verdict import Judged, Memo
+from moewatch.analysis.window import Window
+from moewatch.domain.frame import Cause, Memory, State
+from moewatch.units import MIB
+
+# Read-ahead of 512 KiB tripled what is read again (39 against 13 MB a token), 4 MiB made it 40 times as much; 128 KiB is Linux's own.
+LARGE_READ_AHEAD_BYTES = 1 * MIB
+LOWERED_RATIO = 0.97  # the limit against its highest: less is rounding to pages
+
+
+def derive_cause(memo: Memo, window: Window, signals: Signals, judged: Judged, memory: Memory) -> Cause:
+    """The cause of the present state; unknown where none is needed (steady, idle) or none can be told."""
+    match judged.state:
+        case State.LOADING:
+            return Cause.LOAD
+        case State.WARMING:
+            return _of_warming(signals, judged)
+        case State.THRASHING:
+            return _of_thrashing(memo, window, memory)
+        case State.RECOVERING if _is_lowered(memo, window):
+            return Cause.LIMIT_LOWERED
+        case State.STEADY if signals.long is not None and signals.long.shared:
+            return Cause.OTHER_READER
+        case _:
+            return Cause.UNKNOWN
+
+
+def _of_warming(signals: Signals, judged: Judged) -> Cause:
+    ledger = signals.short or signals.glance
+    if judged.is_early or ledger is None or ledger.again_bytes is None or ledger.first_bytes is None:
+        return Cause.TOPIC_CHANGE
+    return Cause.COLD_START if ledger.first_bytes >= ledger.again_bytes else Cause.TOPIC_CHANGE
+
+
+def _of_thrashing(memo: Memo, window: Window, memory: Memory) -> Cause:
+    if _is_lowered(memo, window):
+        return Cause.LIMIT_LOWERED
+    if who_took(memory) is not None:
+        return Cause.MEMORY_TAKEN
+    if any((d.read_ahead_bytes or 0) >= LARGE_READ_AHEAD_BYTES for d in window.header.devices):
+        return Cause.READAHEAD
+    model = window.header.model
+    if model is not None and not model.n_expert and not model.expert_bytes:
+        return Cause.DENSE_CLIFF
+    return Cause.WORKING_SET
+
+
+def _is_lowered(memo: Memo, window: Window) -> bool:
+    limit = window.now.cgroup.limit_bytes if window.now.cgroup else None
+    highest = memo.highest_limit_bytes
+    return limit is not None and highest is not None and limit < LOWERED_RATIO * highest

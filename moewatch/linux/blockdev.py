@@ -57,9 +57,16 @@ def disks_of(
     `pid` is the process through whose /proc/PID/root the file was reached (taken from such a path by itself).
     """
     if isinstance(path_or_fd, int):
-        return _disks_of_fd(root, path_or_fd, f"/proc/self/fd/{path_or_fd}", pid=pid, udev=udev, depth=OVERLAY_DEPTH)
+        return _disks_of_fd(root, path_or_fd, _path_of(path_or_fd), pid=pid, udev=udev, depth=OVERLAY_DEPTH)
     path = os.fspath(path_or_fd)
     return _disks_of_path(root, path, pid=_pid_in(path) if pid is None else pid, udev=udev, depth=OVERLAY_DEPTH)
+
+
+def _path_of(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - text, as the kernel wrote it
+    except OSError:
+        return ""
 
 
 def _pid_in(path: str) -> int | None:

@@ -15,11 +15,6 @@ def resolve_overlay(mount: Mount, path: str, pid: int | None = None) -> Iterator
     """
     if pid is not None:
         path = path.removeprefix(f"/proc/{pid}/root")
-    if path.startswith("/proc/self/fd/"):
-        try:
-            path = os.readlink(path)  # noqa: PTH115 - text, as the kernel wrote it
-        except OSError:
-            return
     if not path.startswith(mount.point.rstrip("/") + "/"):
         return
     inside = mount.root.rstrip("/") + path[len(mount.point.rstrip("/")) :]

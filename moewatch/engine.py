@@ -20,7 +20,7 @@ from moewatch.analysis.signals import Signals, derive_signals, since
 from moewatch.analysis.situation import Situation
 from moewatch.analysis.verdict import Judged, Memo, judge, observe
 from moewatch.analysis.window import Window
-from moewatch.analysis.words import headline
+from moewatch.analysis.words import headline, headline_short, remarks
 from moewatch.analysis.workingset import derive_working_set
 from moewatch.domain.frame import Frame, Own, Rates, Server, Target, Verdict
 from moewatch.domain.frame import State as Word
@@ -72,11 +72,11 @@ def step(state: State, sample: Sample) -> tuple[State, Frame]:
     seen = rates.process_read_bytes_per_s
     fastest = seen if seen is not None and seen > (state.disk_bytes_per_s or 0.0) else state.disk_bytes_per_s
     state = replace(state, window=window, memo=memo, growth=growth, disk_bytes_per_s=fastest)
-    return state, _frame(state, signals, rates, judged, by_rate, active_bytes)
+    return state, _frame(state, signals=signals, rates=rates, judged=judged, by_rate=by_rate, active_bytes=active_bytes)
 
 
 def _frame(
-    state: State, signals: Signals, rates: Rates, judged: Judged, by_rate: float | None, active_bytes: int | None
+    state: State, *, signals: Signals, rates: Rates, judged: Judged, by_rate: float | None, active_bytes: int | None
 ) -> Frame:
     window, memo, word = state.window, state.memo, judged.state
     now = window.now
@@ -128,6 +128,8 @@ def _frame(
         loss_method=method,
         cause=cause,
         headline=headline(situation),
+        headline_short=headline_short(situation),
+        remarks=remarks(situation),
         evidence=derive_evidence(signals, rates, judged),
         notes=notes,
     )

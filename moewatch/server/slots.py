@@ -2,8 +2,9 @@
 
 Source: llama.cpp `tools/server/README.md` and replies captured from a build of summer 2026 (tests/fixtures/server).
 A slot's `n_decoded` grows while a request generates and is 0 again once it has ended; then `n_prompt_tokens`, which
-also grows by a token per token, has stopped at prompt + generated - 1, so the tail between the last look and the end
-is counted all the same (measured: 7,129 before, 8,191 after, and /metrics says 1,063).
+also grows by one per token, has stopped at prompt + generated - 1, so the tail between the last look and the end is
+counted all the same (measured: a prompt of 7,129, then 8,191, and /metrics says that 1,063 were generated). A task's
+number says nothing of how many there were: each question takes one.
 """
 
 import re
@@ -35,6 +36,7 @@ class Slot(Struct):
     id_task: int | None = None
     n_prompt_tokens: _Count = 0
     n_prompt_tokens_processed: _Count = 0
+    n_prompt_tokens_cache: _Count = 0
     next_token: list[_NextToken] | _NextToken | None = None  # an object before 2025-10, then a list
 
     @property
@@ -146,12 +148,15 @@ def _tokens_between(previous: Slot, slot: Slot) -> int:
 
 
 def _tail(previous: Slot, slot: Slot) -> int:
-    """Generated between the last look at work and the end (exact, or one less); 0 in builds where the count stands still."""
-    grown = slot.n_prompt_tokens - previous.n_prompt_tokens
-    if grown < 0 or (grown == 0 and previous.decoded == 0):
+    """Generated between the last look at work and the end; 0 where it cannot be told.
+
+    Once a token was generated the prompt is whole (before, `n_prompt_tokens` grows by batches), and of the generated
+    tokens the slot holds all but the last.
+    """
+    prompt = previous.n_prompt_tokens_processed + previous.n_prompt_tokens_cache
+    if previous.decoded == 0 or prompt == 0:
         return 0
-    # the last token is never appended to the slot; while decoding the count is one behind or equal
-    return grown + 1 if previous.decoded == 0 else grown
+    return max(0, slot.n_prompt_tokens - prompt + 1 - previous.decoded)
 
 
 def _prompt_between(previous: Slot, slot: Slot) -> int:

@@ -74,7 +74,7 @@ def _key(header: GgufHeader, part: str) -> str:
 def _limited(header: GgufHeader, part: str, limit: int, name: str) -> int | None:
     value = header.count(_key(header, part))
     if value is not None and value > limit:
-        raise ParseError(f"{name} claims a {part.replace('_', ' ')} of {value}, so it is damaged; fetch it again.")
+        raise ParseError(f"{name} claims {value} for {part}, so it is damaged; fetch it again.")
     return value
 
 

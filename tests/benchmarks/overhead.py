@@ -205,7 +205,7 @@ def programs_for(server: LlamaServer, peers: Path, room: Path) -> list[Program]:
     programs = [
         Program("moewatch", watch, sizes),
         Program("moewatch --no-residency", [*watch, "--no-residency"], sizes),
-        Program("llamastat", [str(peers / "llamastat"), "-u", url, "-i", "1"], re.compile(r"\d+(\.\d+)? ?(t/s|tok|%)")),
+        Program("llamastat", [str(peers / "llamastat"), "-u", url, "-i", "1"], re.compile(r"\d+\.\d t/s")),
         Program("htop", ["htop", "-d", "10"], re.compile(r"\d+\.\d%?\s+\d")),
         Program("btop", ["btop", "--utf-force"], re.compile(r"\d+%"), {"XDG_CONFIG_HOME": str(room)}),
         Program("glances", [str(peers / "glances"), "-t", "1", "--disable-check-update"], re.compile(r"\d+\.\d%")),

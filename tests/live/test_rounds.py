@@ -1,0 +1,213 @@
+"""The long rounds: what was done to a real server, and what moewatch must and must not say of it."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from moewatch.domain.frame import Frame, Note, State
+from moewatch.domain.sample import LoadMode
+from tests.support.driver import Driver
+from tests.support.judge import Span, assert_mostly, assert_never_thrashing, assert_thrashing, span
+from tests.support.llama import LlamaServer, memory_for
+from tests.support.memory_limit import NO_LIMIT, MemoryLimit
+from tests.support.model_disk import evict
+from tests.support.moe_model import DENSE, LARGE, MoeShape, write_model
+from tests.support.watch import Watching, between, wait_mapped
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
+CPU_ONLY = ("--device", "none", "-ngl", "0")
+INTERVAL_S = 1.0  # what people use
+SPLIT_BYTES = 500_000_000
+SKEWED = replace(LARGE, popularity_spread=1.5)
+TOPICAL = replace(LARGE, topic_gain=3.0)
+CALM = (State.STEADY, State.WARMING, State.RECOVERING)
+READER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+while True:
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(fd, 0, os.SEEK_SET)
+    while os.read(fd, 4 << 20):
+        pass
+"""
+
+
+@dataclass
+class Stage:
+    """A running server under a limit, being watched."""
+
+    server: LlamaServer
+    limit: MemoryLimit
+    files: tuple[Path, ...]
+    watching: Watching
+    spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def work(self, name: str, **how: int) -> Iterator[Driver]:
+        """Requests in work, and the span they took."""
+        with span(name) as timed, Driver(self.server.port, **how) as driver:
+            self.spans.append(timed)
+            yield driver
+
+    def frames(self) -> list[Frame]:
+        return self.watching.frames()
+
+
+@contextmanager
+def staged(
+    models: Path, folder: Path, shape: MoeShape, share: float | None = None, arguments: tuple[str, ...] = ()
+) -> Iterator[Stage]:
+    """A loaded server with memory for `share` of its experts (None: for everything)."""
+    files = write_model(models, shape)
+    evict(*files)
+    limit_bytes = NO_LIMIT if share is None else memory_for(files, shape.expert_bytes, share)
+    with (
+        MemoryLimit("round", limit_bytes) as limit,
+        LlamaServer(files[0], log=folder / "server.log", limit=limit, arguments=CPU_ONLY + arguments) as server,
+    ):
+        if not arguments:
+            wait_mapped(server.pid, files[0])
+        server.wait_ready()
+        with Watching(server.pid, interval_s=INTERVAL_S, log=folder / "moewatch.log") as watching:
+            yield Stage(server, limit, files, watching)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.5, 0.3])
+def test_uniform_routing_with_memory_for_a_share_of_the_experts_thrashes(
+    models: Path, tmp_path: Path, share: float
+) -> None:
+    with staged(models, tmp_path, LARGE, share) as stage, stage.work("thrash") as driver:
+        driver.hold(30)
+    assert_thrashing(stage.frames(), stage.spans[0])
+
+
+def test_shards_are_watched_as_one_model(models: Path, tmp_path: Path) -> None:
+    shape = replace(LARGE, split_bytes=SPLIT_BYTES)
+    with staged(models, tmp_path, shape, 0.5) as stage, stage.work("thrash") as driver:
+        driver.hold(30)
+    frames = stage.frames()
+    assert_thrashing(frames, stage.spans[0])
+    assert len(stage.files) > 2
+    assert [file["name"] for file in frames[-1].target.files] == [file.name for file in stage.files]
+
+
+def test_memory_for_nearly_all_experts_is_a_harmless_trickle(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, LARGE, 1.0) as stage, stage.work("light paging") as driver:
+        driver.hold(30)
+    assert_mostly(stage.frames(), stage.spans[0], *CALM)
+
+
+def test_a_skewed_router_lives_well_with_memory_below_the_file(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, SKEWED, 0.85) as stage, stage.work("light paging") as driver:
+        driver.hold(40)
+    assert_mostly(stage.frames(), stage.spans[0], *CALM)
+
+
+def test_a_squeeze_thrashes_and_its_end_recovers(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, LARGE) as stage:
+        with stage.work("steady") as driver:
+            driver.hold(12)
+        stage.limit.set(memory_for(stage.files, LARGE.expert_bytes, 0.5))
+        with stage.work("thrash") as driver:
+            driver.hold(25)
+        stage.limit.set(NO_LIMIT)
+        with stage.work("recover") as driver:
+            driver.hold(25)
+    steady, thrash, recover = stage.spans
+    frames = stage.frames()
+    assert_mostly(frames, steady, *CALM)
+    assert_thrashing(frames, thrash)
+    assert_mostly(frames, recover, *CALM)
+    assert between(frames, recover.start_ns, recover.end_ns)[-1].verdict.state is State.STEADY
+
+
+def test_everything_evicted_with_memory_to_spare_recovers(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, SKEWED) as stage:
+        stage.limit.evict_all()
+        with stage.work("come back") as driver:
+            driver.hold(25)
+    frames = stage.frames()
+    assert_never_thrashing(frames, stage.spans[0], grace=False)
+    assert_mostly(frames, stage.spans[0], *CALM)
+
+
+def test_a_change_of_topic_that_fits_is_no_thrashing(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, TOPICAL, 0.55) as stage:
+        for topic in (0, 1, 2):
+            with stage.work(f"topic {topic}", topic=topic) as driver:
+                driver.hold(20)
+    for calm in stage.spans[1:]:
+        assert_mostly(stage.frames(), calm, *CALM)
+
+
+def test_a_dense_model_with_memory_for_nine_tenths_falls_off_the_cliff(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, DENSE) as stage:
+        stage.limit.set(int(0.9 * sum(file.stat().st_size for file in stage.files)) + (48 << 20))
+        with stage.work("thrash") as driver:
+            driver.hold(35)
+    frames = stage.frames()
+    assert_thrashing(frames, stage.spans[0])
+    assert frames[-1].verdict.severity == "severe"
+
+
+def test_a_long_prompt_under_tight_memory_thrashes_before_any_token(models: Path, tmp_path: Path) -> None:
+    arguments = ("-ub", "128", "-b", "512")
+    with (
+        staged(models, tmp_path, LARGE, 0.35, arguments) as stage,
+        stage.work("prompt", prompt_tokens=3000) as driver,
+    ):
+        driver.hold(30)
+    assert_thrashing(stage.frames(), stage.spans[0])
+
+
+def test_another_reader_of_the_disk_is_not_the_server_s_fault(models: Path, tmp_path: Path) -> None:
+    other = models / "other.bin"
+    with staged(models, tmp_path, LARGE) as stage, stage.work("another reads") as driver:
+        other.write_bytes(b"\1" * (300 << 20))
+        evict(other)
+        reader = subprocess.Popen([sys.executable, "-c", READER, str(other)])
+        try:
+            driver.hold(25)
+        finally:
+            reader.kill()
+            reader.wait()
+            other.unlink()
+    frames = stage.frames()
+    assert_mostly(frames, stage.spans[0], State.STEADY)
+    last = between(frames, stage.spans[0].settled_ns, stage.spans[0].end_ns)[-1]
+    assert Note.DISK_BUSY_ELSEWHERE in last.verdict.notes
+    assert (last.rates.other_read_bytes_per_s or 0) > 50e6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"), [(("-lm", "none"), LoadMode.NONE), (("-lm", "mlock"), LoadMode.MLOCK)], ids=["none", "mlock"]
+)
+def test_a_model_that_is_not_mapped_cannot_page(
+    models: Path, tmp_path: Path, arguments: tuple[str, ...], mode: LoadMode
+) -> None:
+    with staged(models, tmp_path, LARGE, None, arguments) as stage, stage.work("work") as driver:
+        driver.hold(15)
+    frames = stage.frames()
+    assert_never_thrashing(frames)
+    assert frames[-1].target.load_mode is mode
+    assert Note.NOT_MAPPED in frames[-1].verdict.notes
+
+
+def test_idle_stays_idle_and_work_after_it_is_no_alarm(models: Path, tmp_path: Path) -> None:
+    with staged(models, tmp_path, LARGE) as stage:
+        with stage.work("work") as driver:
+            driver.hold(8)
+        with span("idle") as idle:
+            time.sleep(25)
+        with stage.work("work again") as driver:
+            driver.hold(10)
+    frames = stage.frames()
+    assert_never_thrashing(frames)
+    assert_mostly(frames, idle, State.IDLE)
+    assert_mostly(frames, stage.spans[1], *CALM)

@@ -1,0 +1,78 @@
+"""The bars a verdict is held against, over a span in which it is known what was done to the server."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from moewatch.domain.frame import Frame, State
+from tests.support.watch import between, share_of, timeline
+
+GRACE_S = 6.0  # after a change any state is accepted, but for thrashing where it must never be
+CALLED_WITHIN_S = 12.0  # or one turnover of the cache, where that is longer
+KEPT = 0.9
+MATCHED = 0.85
+MIN_SPAN_S = 15.0  # a shorter span of thrashing need not be called
+
+
+@dataclass
+class Span:
+    """From when to when something was done."""
+
+    name: str
+    start_ns: int
+    end_ns: int = 0
+
+    @property
+    def settled_ns(self) -> int:
+        """Where the grace ends."""
+        return self.start_ns + int(GRACE_S * 1e9)
+
+
+@contextlib.contextmanager
+def span(name: str) -> Iterator[Span]:
+    """Time what is done in the `with` block."""
+    timed = Span(name, time.monotonic_ns())
+    yield timed
+    timed.end_ns = time.monotonic_ns()
+
+
+def allowed_ns(work: list[Frame]) -> int:
+    """How long thrashing may go uncalled: twelve seconds, or one turnover of the cache."""
+    resident = [frame.memory.model_resident_bytes or 0 for frame in work]
+    rate = max(1.0, work[-1].rates.process_read_bytes_per_s or 0)
+    return int(max(CALLED_WITHIN_S, 1 + sum(resident) / len(resident) / rate) * 1e9)
+
+
+def assert_thrashing(frames: list[Frame], work: Span) -> None:
+    """Called in time, and kept."""
+    during = between(frames, work.start_ns, work.end_ns)
+    what = _what(frames, work)
+    called = next((frame for frame in during if frame.verdict.state is State.THRASHING), None)
+    assert called is not None, f"never called: {what}"
+    limit_ns = allowed_ns(during)
+    late_s, allowed_s = (called.mono_ns - work.start_ns) / 1e9, limit_ns / 1e9
+    assert late_s <= allowed_s, f"called after {late_s:.1f} s, allowed are {allowed_s:.1f}: {what}"
+    later = between(during, work.start_ns + limit_ns, work.end_ns)
+    assert share_of(later, State.THRASHING) >= KEPT, f"not kept: {what}"
+
+
+def assert_never_thrashing(frames: list[Frame], calm: Span | None = None, *, grace: bool = True) -> None:
+    """No such frame after the grace (or at all); without a span, in no frame."""
+    during = frames
+    if calm is not None:
+        during = between(frames, calm.settled_ns if grace else calm.start_ns, calm.end_ns)
+    assert share_of(during, State.THRASHING) == 0, f"false alarm: {_what(frames, calm)}"
+
+
+def assert_mostly(frames: list[Frame], calm: Span, *states: State) -> None:
+    """One of these states after the grace, and never thrashing."""
+    assert_never_thrashing(frames, calm)
+    settled = between(frames, calm.settled_ns, calm.end_ns)
+    assert share_of(settled, *states) >= MATCHED, _what(frames, calm)
+
+
+def _what(frames: list[Frame], about: Span | None) -> str:
+    zero_ns = about.start_ns if about else frames[0].mono_ns
+    length_s = (about.end_ns - about.start_ns) / 1e9 if about else 0.0
+    return f"{about.name if about else 'all'} (0 to {length_s:.1f} s): {timeline(frames, zero_ns)}"

@@ -14,7 +14,7 @@ from moewatch.domain.frame import (
     State,
     WorkingSet,
 )
-from moewatch.domain.sample import Gap, Header, LoadMode
+from moewatch.domain.sample import Gap, Header, LoadMode, OtherProcess
 from moewatch.units import S
 
 
@@ -51,6 +51,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     came_back_bytes: int | None = None  # re-read since the state began; None: estimated from the rate over its window
     disk_bytes_per_s: float | None = None  # the fastest that this disk was seen to serve the server
     reader: Reader | None = None  # who keeps the disk busy, where it may be read
+    others: tuple[OtherProcess, ...] = ()  # the largest other processes
+    context_tokens: int | None = None  # as the server says it
     can_warm: bool = False  # whether `moewatch warm` may be offered
 
     @property

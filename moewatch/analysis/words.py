@@ -1,4 +1,4 @@
-"""The sentences that people read: one headline per state, and remarks on what is special about this machine. Pure.
+"""The sentences that people read: one headline per state, in two lengths. Pure.
 
 Rules: the figure that decided stands in the sentence; AGAIN in capitals; sizes in GiB (2^30), rates in MB/s (10^6); what
 was not counted says so; no word that only people who know page caches understand.
@@ -8,13 +8,12 @@ import re
 
 from moewatch.analysis.situation import Situation
 from moewatch.domain.frame import Cause, Method, Note, State
-from moewatch.domain.sample import GapReason, LoadMode, Phase
+from moewatch.domain.sample import GapReason, Phase
 from moewatch.units import (
     GIB,
     MB,
     MIB,
     S,
-    UNKNOWN,
     format_duration,
     format_gib,
     format_mb,
@@ -25,11 +24,16 @@ from moewatch.units import (
 QUIET_BYTES_PER_S = 1 * MB
 # dense weights resident below this share are not ready; scans of a server that fits stand at 0.995 to 1.0 (recordings A, C, G)
 READY_RATIO = 0.98
-# file systems without a row in /proc/diskstats (their reads are counted per process only)
-NO_DISK_ROW = ("9p", "nfs", "nfs4", "zfs", "fuse", "virtiofs", "cifs", "smb3", "ceph")
-LATE_NS = 2 * S  # a person notices two seconds; shorter delays change no figure over 10 s
-SLEPT_NS = 5 * S  # the window breaks there, too
-_REMEDY = re.compile(r"sudo -u [\w.-]+")
+_WORDS = {
+    State.UNKNOWN: "? WATCHING",
+    State.IDLE: "○ IDLE",
+    State.LOADING: "↓ LOADING, normal",
+    State.WARMING: "↗ WARMING UP",
+    State.STEADY: "● OK",
+    State.THRASHING: "▲ THRASHING",
+    State.RECOVERING: "↘ RECOVERING",
+}
+_REMEDY = re.compile(r"sudo -u ('[^']+'|[\w.-]+)")
 
 
 def headline(now: Situation) -> str:
@@ -44,21 +48,11 @@ def headline_short(now: Situation) -> str:
 
 def state_word(now: Situation) -> str:
     """Symbol and word of the state: `▲ THRASHING, severe`."""
-    match now.state:
-        case State.UNKNOWN:
-            return "? WATCHING"
-        case State.IDLE:
-            return "○ IDLE, cold" if is_cold(now) else "○ IDLE, ready" if _is_known(now) else "○ IDLE"
-        case State.LOADING:
-            return "↓ LOADING, normal"
-        case State.WARMING:
-            return "↗ WARMING UP"
-        case State.STEADY:
-            return "● OK"
-        case State.RECOVERING:
-            return "↘ RECOVERING"
-        case State.THRASHING:
-            return f"▲ THRASHING, {now.severity}" if now.severity else "▲ THRASHING"
+    if now.state is State.IDLE:
+        return "○ IDLE, cold" if is_cold(now) else "○ IDLE, ready" if _is_known(now) else "○ IDLE"
+    if now.state is State.THRASHING and now.severity:
+        return f"▲ THRASHING, {now.severity}"
+    return _WORDS[now.state]
 
 
 def is_cold(now: Situation) -> bool:
@@ -95,7 +89,7 @@ def _unknown(now: Situation) -> str:
 def _unknown_short(now: Situation) -> str:
     if now.seen_ns < now.needed_ns:
         return f"{_early(now)}: too early."
-    remedy = _remedy(now)
+    remedy = remedy_of(now)
     return f"Cannot judge: {remedy or 'readings missing'}."
 
 
@@ -104,7 +98,7 @@ def _early(now: Situation) -> str:
 
 
 def _missing(now: Situation) -> str:
-    remedy = _remedy(now)
+    remedy = remedy_of(now)
     if remedy:
         return f"this needs {remedy}"
     if any(gap.reason is GapReason.DENIED for gap in now.gaps):
@@ -117,7 +111,8 @@ def _missing(now: Situation) -> str:
     return "too few readings arrive; moewatch doctor says which and why"
 
 
-def _remedy(now: Situation) -> str | None:
+def remedy_of(now: Situation) -> str | None:
+    """`sudo -u ollama`, when a gap says that this would help."""
     for gap in now.gaps:
         if gap.reason is GapReason.DENIED and (found := _REMEDY.search(gap.detail)):
             return found[0]
@@ -301,16 +296,20 @@ def _thrashing(now: Situation) -> str:
     if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
         return f"The prompt reads {per_second(per_s)} AGAIN; no tokens yet."
     if per_token is not None:
-        again, need = f"Every token reads {format_mb(per_token)} MB from disk AGAIN", now.active_bytes
-        if need is None:
-            return f"{again}."
-        # read-ahead can bring in more than the token wants: "530 of 155" would be nonsense
-        if per_token > need:
-            return f"{again}; it needs only {format_mb(need)} MB."
-        return f"{again}, of the {format_mb(need)} MB a token needs."
+        return _per_token(per_token, now.active_bytes)
     if per_s is not None:
         return f"The server reads {per_second(per_s)} from disk AGAIN: it had been in memory."
     return "The server reads from disk AGAIN what had been in memory; how much is not known."
+
+
+def _per_token(again_bytes: float, need_bytes: int | None) -> str:
+    again = f"Every token reads {format_mb(again_bytes)} MB from disk AGAIN"
+    if need_bytes is None:
+        return f"{again}."
+    # read-ahead can bring in more than the token wants: "530 of 155" would be nonsense
+    if again_bytes > need_bytes:
+        return f"{again}; it needs only {format_mb(need_bytes)} MB."
+    return f"{again}, of the {format_mb(need_bytes)} MB a token needs."
 
 
 def _thrashing_short(now: Situation) -> str:
@@ -343,146 +342,3 @@ _SHORT = {
     State.THRASHING: _thrashing_short,
     State.RECOVERING: _recovering_short,
 }
-
-
-# --- remarks: what is special here ---------------------------------------------------------------------------------
-
-
-def remarks(now: Situation) -> tuple[str, ...]:
-    """What a person should know of this machine or moment besides the headline, the most urgent first."""
-    found = (
-        slept(now),
-        late(now),
-        hidden(now),
-        not_mapped(now),
-        disk_busy_elsewhere(now),
-        offloaded(now),
-        cgroup_limit(now),
-        no_disk_row(now),
-        hidden_counters(now),
-        no_stall_figures(now),
-        shared_reads(now),
-        time_left(now),
-    )
-    return tuple(text for text in found if text)
-
-
-def slept(now: Situation) -> str | None:
-    """The machine was suspended."""
-    if now.slept_ns < SLEPT_NS:
-        return None
-    return f"The machine slept {format_duration(now.slept_ns)}. Rates start again now."
-
-
-def late(now: Situation) -> str | None:
-    """Our own sample came late."""
-    return (
-        f"This sample is {now.late_ns / S:.1f} s late: the machine stalls us too." if now.late_ns >= LATE_NS else None
-    )
-
-
-def hidden(now: Situation) -> str | None:
-    """Another user's process."""
-    denied = {gap.field.split(".")[0] for gap in now.gaps if gap.reason is GapReason.DENIED}
-    if not denied & {"process", "residency"}:
-        return None
-    remedy = _remedy(now)
-    whom = f"{remedy.removeprefix('sudo -u ')}" if remedy else "another user"
-    cure = f"{remedy} moewatch" if remedy else "sudo moewatch"
-    what = "disk reads and memory shares are hidden" if len(denied & {"process", "residency"}) > 1 else "some is hidden"
-    return f"PID {now.header.target.pid} belongs to {whom}: {what}. For all of it: {cure}"
-
-
-def not_mapped(now: Situation) -> str | None:
-    """Load mode none, mlock or dio."""
-    if now.is_mapped is not False:
-        return None
-    swap = now.memory.swap_used_bytes
-    used = "" if swap is None else f" Swap in use: {format_gib(swap)} GiB."
-    return (
-        f"This server copied the model into its own memory (load mode {now.load_mode}): "
-        f"paging of the file cannot be why it is slow.{used}"
-    )
-
-
-def disk_busy_elsewhere(now: Situation) -> str | None:
-    """Another process reads the same disk."""
-    if Note.DISK_BUSY_ELSEWHERE not in now.notes:
-        return None
-    rate = now.rates.other_read_bytes_per_s if now.reader is None else now.reader.bytes_per_s
-    who = "Another program" if now.reader is None else now.reader.name
-    own = now.rates.process_read_bytes_per_s
-    nothing = own is not None and own < QUIET_BYTES_PER_S
-    server = "the server reads nothing" if nothing else f"the server {UNKNOWN if own is None else per_second(own)}"
-    return f"{who} reads {format_mb(rate)} MB/s from the same disk; {server}."
-
-
-def offloaded(now: Situation) -> str | None:
-    """A part of the model is on the GPU."""
-    away, total = now.residency.not_needed_bytes, now.total_bytes
-    if not away or total is None:
-        return None
-    about = "About " if now.residency.not_needed_assumed else ""
-    on_gpu, all_of_it = format_gib(away), size(total)
-    # the rest is the difference of the figures shown, so that they add up
-    rest = round(total / GIB, 1) - round(away / GIB, 1)
-    return f"{about}{on_gpu} of {all_of_it} are on the GPU and need no RAM; this page is about the other {rest:.1f}."
-
-
-def cgroup_limit(now: Situation) -> str | None:
-    """Not the machine's RAM is the limit, but a cgroup's."""
-    limit, scope, ram = now.memory.limit_bytes, now.memory.limit_scope, now.header.host.ram_bytes
-    if limit is None or scope in (None, "host"):
-        return None
-    machine = f", not the machine's {ram / GIB:.0f}" if ram else ""
-    return f"Limit: {size(limit)}, set by {scope}{machine}."
-
-
-def no_disk_row(now: Situation) -> str | None:
-    """File systems whose disks have no counters."""
-    kind = (now.header.file_system or "").lower()
-    if not kind.startswith(NO_DISK_ROW) or now.header.devices:
-        return None
-    return f"The model lies on {kind}: reads are counted per process, this disk has no counters of its own."
-
-
-def hidden_counters(now: Situation) -> str | None:
-    """cachestat is not there: what comes back is seen by sampling only."""
-    rate = now.rates.reread_bytes_per_s
-    if now.rates.method is not Method.MINCORE or rate is None or now.state is State.THRASHING:
-        return None  # thrashing says it in its headline
-    return f"AGAIN: at least {per_second(rate)} (seen by sampling; a 6.5 kernel would count it)."
-
-
-def no_stall_figures(now: Situation) -> str | None:
-    """The kernel has no pressure figures."""
-    if not any(gap.field.startswith("pressure") and gap.reason is not GapReason.DENIED for gap in now.gaps):
-        return None
-    return (
-        f"memory stall: {UNKNOWN} (this kernel has it off; boot with psi=1). "
-        "The verdict does not need it: re-reads are counted."
-    )
-
-
-def shared_reads(now: Situation) -> str | None:
-    """Somebody else reads the same file."""
-    return "Another program reads the same model file: again is for both together." if _is_shared(now) else None
-
-
-def _is_shared(now: Situation) -> bool:
-    return Note.LEDGER_SHARED in now.notes
-
-
-def time_left(now: Situation) -> str | None:
-    """Warm-up that levels off: what is still to come."""
-    left, low, high = now.progress.remaining_bytes, now.progress.eta_low_ns, now.progress.eta_high_ns
-    if now.state not in (State.WARMING, State.RECOVERING) or not left or low is None or high is None:
-        return None
-    return f"About {size(left)} still to come: {format_duration(low)} to {format_duration(high)}."
-
-
-def load_mode_word(mode: LoadMode) -> str:
-    """`mapped (mmap)`, `not mapped (none)`; a dash when unknown."""
-    if mode.is_mapped is None:
-        return UNKNOWN
-    return f"mapped ({mode})" if mode.is_mapped else f"not mapped ({mode})"

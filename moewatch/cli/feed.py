@@ -99,19 +99,12 @@ class LiveFeed:
 
     def _find(self) -> "list[ServerProcess]":
         from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
-        from moewatch.server.discovery import find_servers, inspect_pid  # noqa: PLC0415
+        from moewatch.server.discovery import find_servers  # noqa: PLC0415
 
-        root = KernelRoot.system()
-        if self._pids and len(self._pids) == 1 and not self._ever_opened:
-            return [inspect_pid(root, self._pids[0])]
         # A restarted server has another pid: after an end, whatever server appears is the one to follow.
-        servers = find_servers(root, self._pids if self._pids and not self._ever_opened else None)
+        servers = find_servers(KernelRoot.system(), self._pids if not self._ever_opened else None)
         if not servers:
-            raise TargetError(
-                NO_SERVER
-                if not self._pids
-                else f"None of the processes {', '.join(map(str, self._pids))} maps a GGUF model."
-            )
+            raise TargetError(NO_SERVER)
         return servers
 
     def _open(self) -> Source:

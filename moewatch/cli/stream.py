@@ -1,6 +1,7 @@
 """`moewatch stream`: headless, one Frame a line."""
 
 import argparse
+from collections.abc import Callable
 
 from moewatch.cli import diagnostics, output
 from moewatch.cli.feed import LiveFeed
@@ -34,6 +35,10 @@ def watch(options: argparse.Namespace, printer: "Printer") -> int:
     return int(ExitCode.NO_TARGET if printer.ended else ExitCode.OK)
 
 
+def _nothing_to_stop() -> None:
+    """Before a feed runs."""
+
+
 class Printer:
     """Prints Frames to stdout and everything else to stderr; stops the feed when the time is over or the target ends."""
 
@@ -43,9 +48,7 @@ class Printer:
         self._first_ns: int | None = None
         self.recorder = recorder
         self.ended = False
-
-    def stop(self) -> None:
-        """Replaced by the feed's."""
+        self.stop: Callable[[], None] = _nothing_to_stop  # the feed's, once there is one
 
     def __call__(self, event: Event) -> None:
         """Take one event."""

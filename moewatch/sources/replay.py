@@ -26,6 +26,10 @@ class ReplaySource:
         self._jumped = False
         self._rush_until_ns: int | None = None
         self.first_ns, self.last_ns = self._bounds()
+        self._header: Header
+        self._samples: Iterator[Sample]
+        self._next: Sample | None
+        self._position_ns: int
         self._rewind()
 
     @property
@@ -117,10 +121,8 @@ class ReplaySource:
         return (first.mono_ns, last.mono_ns) if first is not None and last is not None else (0, 0)
 
     def _rewind(self) -> None:
-        header, samples = read_trace(self.path)
-        self._header: Header = header
-        self._samples: Iterator[Sample] = samples
-        self._next: Sample | None = next(self._samples, None)
+        self._header, self._samples = read_trace(self.path)
+        self._next = next(self._samples, None)
         self._position_ns = self.first_ns
         self._anchor()
 

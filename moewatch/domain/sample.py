@@ -217,7 +217,8 @@ class MemoryReading(Struct, frozen=True, kw_only=True):
 class ResidencyReading(Struct, frozen=True, kw_only=True):
     """Page cache of the model's files: cachestat(2) and mincore(2), summed over the shards.
 
-    The exact totals (`resident_bytes`, `evicted_bytes`) are of this Sample's instant when the backend is cachestat; the
+    The totals (`resident_bytes`, `evicted_bytes`) are `totals_age_ns` old: of this Sample's instant when the backend is
+    cachestat and counting is cheap, else of the scan, and then sums over its rotation. The
     parts (`dense_`, `expert_`, `by_layer`) come from a scan that is `age_ns` old. The four differences are sums since
     the previous Sample that carried residency. What is on the GPU counts in `not_needed_*` and leaves every part.
     """
@@ -225,6 +226,7 @@ class ResidencyReading(Struct, frozen=True, kw_only=True):
     backend: str = "none"
     age_ns: Count | None = None
     cost_ns: Count | None = None
+    totals_age_ns: Count = 0  # of resident_, evicted_, recently_evicted_bytes: 0 when counted at this Sample's instant
     resident_bytes: Count | None = None
     dense_resident_bytes: Count | None = None
     expert_resident_bytes: Count | None = None

@@ -29,12 +29,12 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 class Arrivals(Struct, frozen=True, kw_only=True):
-    """Against the previous visit of each page, in bytes."""
+    """What came and went from one visit of a page to the next, in bytes since the scan began."""
 
-    first_bytes: int
-    again_bytes: int
-    departed_bytes: int
-    never_seen_bytes: int  # a level: pages that were resident at no visit
+    first_bytes: int = 0
+    again_bytes: int = 0
+    departed_bytes: int = 0
+    never_seen_bytes: int = 0  # a level: pages that were resident at no visit
 
 
 class TensorTally:
@@ -46,7 +46,11 @@ class TensorTally:
 
 
 class Scan(Protocol):
-    """One way of counting; a rotation visits each unit once, in order."""
+    """One way of counting; a rotation visits each unit once, in order.
+
+    One thread visits while another reads the sums, without a lock: every figure is a whole one, and a sum may hold a
+    unit's old figure or its new one, as it could a moment earlier or later.
+    """
 
     n_units: int
     tally: TensorTally
@@ -59,8 +63,8 @@ class Scan(Protocol):
         """Sums over the units as last visited."""
         ...
 
-    def take_arrivals(self) -> Arrivals | None:
-        """What came and went since the last call; None where this way cannot tell."""
+    def arrivals(self) -> Arrivals | None:
+        """What came and went so far; None where this way cannot tell."""
         ...
 
 
@@ -100,7 +104,7 @@ class CachestatScan:
             recently_evicted_bytes=sum(self._recent),
         )
 
-    def take_arrivals(self) -> None:
+    def arrivals(self) -> None:
         """Cachestat knows no single pages; whoever has it has the exact ledger instead."""
         return
 
@@ -127,7 +131,7 @@ class MincoreScan:
         self._keeps_history = total_bytes <= HISTORY_LIMIT_BYTES
         self._now: list[int | None] = [None] * self.n_units
         self._ever: list[int] = [0] * (self.n_units if self._keeps_history else 0)
-        self._pages = [0, 0, 0]  # first, again, departed since the last take
+        self._pages = [0, 0, 0]  # first, again, departed: totals
 
     def visit(self, unit: int, now_ns: int) -> None:
         """Ask for one chunk and hold it against its previous visit."""
@@ -156,13 +160,12 @@ class MincoreScan:
                 resident += bits.bit_count() * page - beyond
         return Totals(resident_bytes=resident)
 
-    def take_arrivals(self) -> Arrivals | None:
+    def arrivals(self) -> Arrivals | None:
         """Pages times the page size; what was resident at the first visit has not arrived."""
         if not self._keeps_history:
             return None
         page = self._page_cache.page_bytes
         first, again, departed = self._pages
-        self._pages = [0, 0, 0]
         seen = sum(ever.bit_count() for ever in self._ever) * page
         total = sum(length for _, _, length in self._chunks)
         return Arrivals(
@@ -185,6 +188,8 @@ class MincoreScan:
             tensor = self._tensors[index]
             if tensor.offset >= until:
                 break
+            if not tensor.size_bytes:
+                continue
             begin, end = max(tensor.offset, offset) - offset, min(self._end_of(index), until) - offset
             first, last = begin // page, -(-end // page)
             mask = (1 << last - first) - 1

@@ -1,0 +1,220 @@
+"""The demo's server process: maps the model, works through tokens with real page faults, answers as llama-server does.
+
+`python -m moewatch.demo.workload --model FILE --port N --listen-fd FD` is told what to do in lines on its standard input,
+and ends when that closes, so it can never outlive the demo:
+
+    go               map the model and begin (before it, the process can be moved into a memory cgroup)
+    topics 0,1       what the requests are about from the next token on
+    experts BYTES    keep no more than so many bytes of experts (weights.limit_experts); `experts all` lifts it
+    pause, work      no more requests after this one; go on
+
+Only arithmetic is left out: a token needs the same bytes as in a real server, and where that would multiply matrices,
+this one rests. Endpoints: tools/server/README.md of ggml-org/llama.cpp.
+"""
+
+import argparse
+import http.server
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from msgspec import Struct
+
+from moewatch.clock import SystemClock
+from moewatch.demo.routing import Router
+from moewatch.demo.weights import Weights
+from moewatch.modelfile.layout import read_layout
+from moewatch.units import MS
+
+LAYER_NS = (
+    9 * MS
+)  # rest per layer and token: 8 layers make 72 ms; with what the touching costs, 12 tokens/s while nothing is missing
+SETUP_NS = 150 * MS  # rest per layer while loading, where a server builds its graph
+PROMPT_TOKENS, PROMPT_BATCH = 16, 8
+ANSWER_TOKENS = 120
+BETWEEN_NS = 30 * MS  # between two requests
+CONTEXT_TOKENS = 8192
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """Where the request in work stands; replaced as a whole, so that an answer never mixes two requests."""
+
+    task: int = -1
+    busy: bool = False
+    prompt_done: int = 0
+    decoded: int = 0
+
+    def describe(self) -> dict[str, object]:
+        """The keys of llama-server's /slots that monitors read."""
+        return {
+            "id": 0,
+            "id_task": self.task,
+            "n_ctx": CONTEXT_TOKENS,
+            "speculative": False,
+            "is_processing": self.busy,
+            "n_prompt_tokens": PROMPT_TOKENS,
+            "n_prompt_tokens_processed": self.prompt_done,
+            "params": {"n_predict": ANSWER_TOKENS},
+            "next_token": [
+                {
+                    "has_next_token": self.busy,
+                    "has_new_line": False,
+                    "n_remain": ANSWER_TOKENS - self.decoded,
+                    "n_decoded": self.decoded,
+                }
+            ],
+        }
+
+
+class Status:
+    """What the endpoints say: written by the thread that works, read by those that answer."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.slot = Slot()
+
+
+class Server:
+    """Serves requests that it thinks up itself, one after the other."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = model
+        self._clock = SystemClock()
+        self.status = Status()
+        self._going, self._working = threading.Event(), threading.Event()
+        self._working.set()
+        self._topics: tuple[int, ...] = (0,)
+        self._expert_budget: int | None = None
+
+    def obey(self, line: str) -> None:
+        """One line of the control channel; ValueError for one that means nothing."""
+        word, _, rest = line.strip().partition(" ")
+        match word:
+            case "go":
+                self._going.set()
+            case "topics":
+                self._topics = tuple(int(t) for t in rest.split(","))
+            case "experts":
+                self._expert_budget = None if rest == "all" else int(rest)
+            case "pause":
+                self._working.clear()
+            case "work":
+                self._working.set()
+            case _:
+                raise ValueError(f"{line!r} is no command of the demo's server")
+
+    def run(self) -> None:
+        """Load, then work for ever."""
+        self._going.wait()
+        layout = read_layout(self._model)
+        weights = Weights(self._model, layout)
+        router = Router(weights.n_layer, weights.n_expert, weights.n_used)
+        for layer in range(weights.n_layer + 1):
+            weights.touch_dense(layer)
+            self._rest(SETUP_NS)
+        self.status.ready = True
+        while True:
+            self._working.wait()
+            self._answer(weights, router)
+            self._rest(BETWEEN_NS)
+
+    def _answer(self, weights: Weights, router: Router) -> None:
+        """One request: the prompt in batches, then token by token."""
+        task = self.status.slot.task + 1
+        for done in range(0, PROMPT_TOKENS, PROMPT_BATCH):
+            self.status.slot = Slot(task=task, busy=True, prompt_done=done)
+            self._forward(weights, router, PROMPT_BATCH)
+        decoded = 0
+        while decoded < ANSWER_TOKENS and self._working.is_set():
+            self.status.slot = Slot(task=task, busy=True, prompt_done=PROMPT_TOKENS, decoded=decoded)
+            self._forward(weights, router, 1)
+            decoded += 1
+        self.status.slot = Slot(task=task, prompt_done=PROMPT_TOKENS, decoded=decoded)
+
+    def _forward(self, weights: Weights, router: Router, n_tokens: int) -> None:
+        """One pass through the layers, with the experts of all tokens of the batch."""
+        weights.limit_experts(self._expert_budget)
+        topics = self._topics
+        for layer in range(weights.n_layer):
+            weights.touch_dense(layer)
+            for expert in sorted({e for _ in range(n_tokens) for e in router.pick(layer, topics)}):
+                weights.touch_expert(layer, expert)
+            self._rest(LAYER_NS)
+        weights.touch_dense(weights.n_layer)
+
+    def _rest(self, for_ns: int) -> None:
+        self._clock.sleep_until(self._clock.mono_ns() + for_ns)
+
+
+def _handler(status: Status) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 30
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/health" and status.ready:
+                self._say(200, {"status": "ok"})
+            elif not status.ready:
+                self._say(503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
+            elif path == "/slots":
+                self._say(200, [status.slot.describe()])
+            else:
+                self._say(404, {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}})
+
+        def _say(self, code: int, body: object) -> None:
+            raw = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json; charset=utf-8")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+            """Say nothing: nobody reads it."""
+
+    return Handler
+
+
+class _Listener(http.server.ThreadingHTTPServer):
+    """Takes over a socket that is bound and listening already, so that no other process can get the port in between."""
+
+    daemon_threads = True
+
+    def __init__(self, listen_fd: int, status: Status) -> None:
+        super().__init__(("127.0.0.1", 0), _handler(status), bind_and_activate=False)
+        self.socket.close()
+        self.socket = socket.socket(fileno=listen_fd)
+
+
+def _end_with_parent(server: Server) -> None:
+    """Follow the control channel; its end is ours, at once and whatever the other threads wait for."""
+    try:
+        for line in sys.stdin:
+            server.obey(line)
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    """Run until the control channel closes."""
+    parser = argparse.ArgumentParser(prog="moewatch.demo.workload")
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True, help="of the socket, for those who read our command line")
+    parser.add_argument("--listen-fd", type=int, required=True)
+    asked = parser.parse_args()
+    server = Server(asked.model)
+    listener = _Listener(asked.listen_fd, server.status)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -243,7 +243,8 @@ def report(programs: list[Program], idle: dict[str, Measured], busy: dict[str, M
             *("never" if moment is None else f"{moment:.2f}" for moment in (program.paint_s, program.values_s)),
         )
         print(f"{name:24}" + "".join(f"{cell:>14}" for cell in row))
-    ours = programs[0]
+    if (ours := programs[0]).name != "moewatch":
+        return []
     output = (idle[ours.name].bytes_per_s + busy[ours.name].bytes_per_s) / 2
     without = mean_cpu.get("moewatch --no-residency", 0.0)
     bars = [

@@ -85,6 +85,7 @@ class Watching:
 
     def frames(self) -> list[Frame]:
         """The Frames so far, each checked against the contract."""
+        assert self._lines, f"moewatch printed nothing (exit {self.exit_code}): {self.said()}"
         return parse_frames(self._lines)
 
 

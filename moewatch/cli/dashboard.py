@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from moewatch.cli import diagnostics, output
 from moewatch.cli.main import COMMANDS
-from moewatch.cli.options import add_for, add_output, add_target, new_parser
+from moewatch.cli.options import add_for, add_output, add_target, add_view, new_parser
 from moewatch.cli.stream import Printer, watch
 from moewatch.domain.frame import Frame
 from moewatch.errors import ExitCode, UsageError
@@ -33,8 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_for(parser, "with --once: watch so many seconds first (default 12; 0: two samples, too few for a verdict)")
     parser.add_argument("--record", metavar="FILE", help="record the raw samples as well")
-    parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when the state changes")
-    parser.add_argument("--ascii", action="store_true", help="no block characters, for fonts that lack them")
+    add_view(parser)
     parser.add_argument("-V", "--version", action="store_true", help="print the version")
     add_output(parser)
     return parser
@@ -58,16 +57,17 @@ def main(options: argparse.Namespace) -> int:
         return watch(options, Printer(as_json=False, recorder=recorder))
     from moewatch.cli.feed import LiveFeed  # noqa: PLC0415 - nothing eager
 
-    return show(LiveFeed(options, follow=True, recorder=recorder), options)
+    feed = LiveFeed(options, follow=True, recorder=recorder)
+    feed.check()
+    return show(feed, options)
 
 
 def show(feed: "Feed", options: argparse.Namespace) -> int:
     """Run the dashboard on a feed until the person quits."""
     from moewatch.tui.app import MoewatchApp  # noqa: PLC0415 - textual only when it is drawn
 
-    app = MoewatchApp(
-        feed, bell=getattr(options, "bell", False), ascii_only=getattr(options, "ascii", False), colour=options.color
-    )
+    plain = {"never": True, "always": False}.get(options.color)  # None: by NO_COLOR
+    app = MoewatchApp(feed, ascii=options.ascii or None, bell=options.bell, no_color=plain)
     try:
         app.run()
     finally:

@@ -67,10 +67,17 @@ class LiveFeed:
             raise sampler.failure
 
     def start(self, sink: Callable[[Event], None]) -> None:
-        """In a thread of its own; what cannot be watched at all is raised here, before a screen is drawn."""
+        """In a thread of its own."""
+        self._new_sampler(sink).start()
+
+    def check(self) -> None:
+        """Before a screen is drawn: pids that were given must be of use.
+
+        Raises:
+            TargetError: none of them is a server.
+        """
         if self._pids:
             self._find()
-        self._new_sampler(sink).start()
 
     def stop(self) -> None:
         """End the thread."""

@@ -114,6 +114,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """How the dashboard looks and behaves."""
+    parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when the state changes")
+    parser.add_argument("--ascii", action="store_true", help="no block characters, for fonts that lack them")
+
+
 def add_speed(parser: argparse.ArgumentParser) -> None:
     """`--speed N`."""
     parser.add_argument(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from moewatch import engine
 from moewatch.cli import diagnostics, output
-from moewatch.cli.options import add_output, add_speed, new_parser
+from moewatch.cli.options import add_output, add_speed, add_view, new_parser
 from moewatch.domain.frame import Frame
 from moewatch.errors import ExitCode
 from moewatch.export.text import format_line
@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", metavar="FILE", help="a recording made by `moewatch record`")
     add_speed(parser)
+    add_view(parser)
     add_output(parser)
     return parser
 

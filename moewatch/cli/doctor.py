@@ -1,0 +1,214 @@
+"""`moewatch doctor`: what can be read here and what cannot, why, and the exact remedy.
+
+It takes Samples as the dashboard does, of the server or (where there is none) of itself, and reports every gap: what it
+says is what the dashboard will meet.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from moewatch.cli import output
+from moewatch.cli.feed import require_linux
+from moewatch.cli.options import add_output, add_target, new_parser
+from moewatch.clock import SystemClock
+from moewatch.domain.sample import Gap, GapReason, Header, Sample
+from moewatch.errors import ExitCode
+from moewatch.linux.root import KernelRoot
+from moewatch.server.discovery import ServerProcess, find_servers
+from moewatch.sources.live import LiveSource
+from moewatch.units import MS, format_size
+
+SAMPLES = 4  # the first residency scan and the server's first answer need a moment
+SAMPLE_NS = 500 * MS
+
+# field of a Gap (or the beginning of it) -> what is lost without it, and what to do
+_EFFECTS = {
+    "process.read_bytes_total": (
+        "first reads and re-reads cannot be counted exactly",
+        "watch as the server's user: sudo -u USER moewatch",
+    ),
+    "process.blkio_delay_ns_total": (
+        "the wait for the disk per thread is unknown",
+        "sudo sysctl kernel.task_delayacct=1",
+    ),
+    "process": ("faults or memory of the server are unknown", "watch as the server's user: sudo -u USER moewatch"),
+    "residency": ("what of the model is in memory is unknown", "watch as the server's user, on Linux 6.5 or newer"),
+    "pressure": ("memory stall is unknown; the verdict does not need it", "boot with psi=1"),
+    "cgroup": ("the machine's memory is taken as the limit", "nothing needs to be done where no limit is set"),
+    "devices": (
+        "the disk's reads are unknown; the process's own reads are counted",
+        "nothing can be done for this file system",
+    ),
+    "server": (
+        "tokens/s and the server's phase are unknown",
+        "start llama-server with --slots or --metrics, or name it with --url",
+    ),
+    "model": ("what the model is made of is unknown", "name its file with --model FILE"),
+    "vm": ("the kernel's refault counters are unknown", "nothing can be done on this kernel"),
+    "memory": ("the machine's memory is unknown", "mount /proc"),
+    "others": ("which program took memory is unknown", "nothing needs to be done"),
+}
+_GROUPS = ("process", "residency", "server", "model", "devices", "cgroup", "pressure", "vm", "memory")
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One finding: `status` is ok, limited or missing."""
+
+    id: str
+    status: str
+    finding: str
+    effect: str = ""
+    remedy: str = ""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = new_parser("doctor", "What can be read here and what cannot, why, and the exact remedy.")
+    add_target(parser)
+    add_output(parser)
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the findings; 0 whatever they are, since they are what was asked for."""
+    require_linux()
+    root = KernelRoot.system()
+    servers = find_servers(root, options.pid)
+    server = servers[0] if servers else _ourselves(root)
+    header, sample = _look(server, options)
+    checks = [
+        *_about_target(header, sample, found=bool(servers)),
+        *_about_readings(sample),
+        _about_udev(),
+        _about_terminal(),
+    ]
+    if options.json:
+        output.json_line({"schema": "moewatch-doctor/1", "pid": server.pid, "checks": checks})
+        return int(ExitCode.OK)
+    for check in checks:
+        output.line(f"{_mark(check.status)} {check.id:<12} {check.finding}")
+        if check.effect:
+            output.line(f"{'':15} so {check.effect}; remedy: {check.remedy}")
+    return int(ExitCode.OK)
+
+
+def _look(server: ServerProcess, options: argparse.Namespace) -> tuple[Header, Sample]:
+    clock = SystemClock()
+    source = LiveSource.open(
+        server,
+        clock=clock,
+        interval_ns=SAMPLE_NS,
+        model_paths=tuple(map(Path, options.model or ())),
+        url=options.url,
+        http=not options.no_http,
+        residency=not options.no_residency,
+    )
+    try:
+        for _ in range(SAMPLES):
+            clock.sleep_until(source.due_ns())
+            sample = source.read()
+    finally:
+        source.close()
+    return source.header, sample
+
+
+def _ourselves(root: KernelRoot) -> ServerProcess:
+    """This process in the place of a server: its kernel files are of the same kind."""
+    from moewatch.linux.pid import read_start_ticks  # noqa: PLC0415 - only where there is no server
+
+    return ServerProcess(
+        pid=os.getpid(), start_ticks=read_start_ticks(root, os.getpid()), exe="moewatch", detail="there is no server"
+    )
+
+
+def _about_target(header: Header, sample: Sample, *, found: bool) -> Iterable[Check]:
+    kernel = f"Linux {header.host.kernel}, {format_size(header.host.ram_bytes)} of memory, pages of {header.host.page_bytes} bytes"
+    yield Check(id="machine", status="ok", finding=kernel)
+    if not found:
+        yield Check(
+            id="target",
+            status="missing",
+            finding="no llama-server runs; the readings below are of moewatch itself",
+            effect="what depends on the server cannot be told",
+            remedy="start one, or try: moewatch demo",
+        )
+        return
+    name = header.model.name if header.model is not None else "an unknown model"
+    files = len(header.model.files) if header.model is not None else 0
+    yield Check(
+        id="target",
+        status="ok",
+        finding=f"PID {header.target.pid} {header.target.exe}, {name} in {files} file{'s' * (files != 1)}, {header.target.load_mode.value}",
+    )
+    if sample.residency is not None:
+        yield Check(id="page cache", status="ok", finding=f"read by {sample.residency.backend}")
+
+
+def _about_readings(sample: Sample) -> Iterable[Check]:
+    """Each group of readings: whole, or with its gaps."""
+    for group in _GROUPS:
+        gaps = [gap for gap in sample.gaps if gap.field.partition(".")[0] == group]
+        if not gaps:
+            yield Check(id=group, status="ok", finding="readable")
+        for gap in gaps:
+            effect, remedy = _effect_of(gap)
+            missing = gap.field == group and gap.reason is not GapReason.ABSENT
+            yield Check(
+                id=group,
+                status="missing" if missing else "limited",
+                finding=f"{gap.field}: {gap.detail or gap.reason.value}",
+                effect=effect,
+                remedy=remedy,
+            )
+
+
+def _effect_of(gap: Gap) -> tuple[str, str]:
+    return (
+        _EFFECTS.get(gap.field) or _EFFECTS.get(gap.field.partition(".")[0]) or ("a figure is missing", "none is known")
+    )
+
+
+def _about_udev() -> Check:
+    try:
+        import pyudev  # noqa: PLC0415 - it loads libudev, which may not be there
+
+        pyudev.Context()  # type: ignore[no-untyped-call]  # pyudev ships no type information
+    except (ImportError, OSError) as error:
+        return Check(
+            id="libudev",
+            status="limited",
+            finding=f"cannot be loaded ({error})",
+            effect="disks have no model names",
+            remedy="install libudev (Debian, Ubuntu: apt install libudev1)",
+        )
+    return Check(id="libudev", status="ok", finding="disks are named by it")
+
+
+def _about_terminal() -> Check:
+    term, encoding = os.environ.get("TERM", ""), (sys.stdout.encoding or "").lower()
+    if term in ("", "dumb"):
+        return Check(
+            id="terminal",
+            status="limited",
+            finding=f"TERM is {term or 'not set'}",
+            effect="the dashboard cannot be drawn; lines are printed instead",
+            remedy="use a terminal, e.g. TERM=xterm-256color",
+        )
+    if "utf" not in encoding:
+        return Check(
+            id="terminal",
+            status="limited",
+            finding=f"{term}, but the locale's encoding is {encoding or 'unknown'}",
+            effect="bars are drawn in ASCII",
+            remedy="LANG=C.UTF-8",
+        )
+    return Check(id="terminal", status="ok", finding=term)
+
+
+def _mark(status: str) -> str:
+    return {"ok": "ok ", "limited": "-- ", "missing": "!! "}[status]

@@ -1,0 +1,364 @@
+"""The dashboard: takes events from a Feed, shows one screen, sends intent back."""
+
+import copy
+import math
+import os
+from collections.abc import Sequence
+from datetime import tzinfo
+from pathlib import Path
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from moewatch.domain.events import Event
+from moewatch.domain.frame import Frame, State
+from moewatch.errors import MoewatchError
+from moewatch.tui import pages, viewmodel
+from moewatch.tui.feed import Feed
+from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
+from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
+from moewatch.tui.layout import Key, Layout
+from moewatch.tui.palette import palette
+from moewatch.tui.rows import text_of
+from moewatch.tui.screens import Page, Question
+from moewatch.tui.session import Session
+from moewatch.tui.viewmodel import View
+from moewatch.tui.widgets.lines import Lines
+from moewatch.units import MINUTE, S
+
+ASK_FROM_NS = 10 * MINUTE  # more history than this is not thrown away without a question
+SEEK_NS = 10 * S
+SAID_FOR_S = 5.0  # how long an answer to a key stays
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+_COLOURS = {None: 0, "standard": 16, "windows": 16, "256": 256, "truecolor": 1 << 24}
+
+
+class News(Message):
+    """Something was taken in; one is as good as many, so a slow terminal skips pictures and loses no Frame."""
+
+    def can_replace(self, message: Message) -> bool:
+        """Any later one."""
+        return isinstance(message, News)
+
+
+class MoewatchApp(App[None]):
+    """One target or recording on one screen."""
+
+    CSS_PATH = "theme.tcss"
+    TITLE = "moewatch"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "help"),
+        Binding("a", "advice", "advice"),
+        Binding("p", "pause", "pause"),
+        Binding("m", "mark", "mark"),
+        Binding("c", "copy", "copy"),
+        Binding("S", "save", "save"),
+        Binding("tab", "next_target", "other server", priority=True),
+        Binding("plus,equals_sign", "zoom(1)", "more time"),
+        Binding("minus", "zoom(-1)", "less time"),
+        Binding("space", "hold", "pause the replay"),
+        Binding("left", "seek(-1)", "back"),
+        Binding("right", "seek(1)", "forward"),
+        Binding("left_square_bracket", "speed(-1)", "slower"),
+        Binding("right_square_bracket", "speed(1)", "faster"),
+        Binding("escape", "dismiss_notice", "dismiss"),
+        Binding("q,ctrl+c,ctrl+q", "leave", "quit", priority=False),
+    ]
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        ascii: bool | None = None,  # noqa: A002 - the option's own name
+        bell: bool = False,
+        no_color: bool | None = None,
+        zone: tzinfo | None = None,
+    ) -> None:
+        """`ascii` None: by TERM and locale; `bell`: ring on a change of state; `no_color` None: by NO_COLOR (no-color.org)."""
+        plain = no_color if no_color is not None else bool(os.environ.get("NO_COLOR"))
+        super().__init__(ansi_color=True)
+        self.animation_level = "none"
+        self._feed = feed
+        self._session = Session()
+        self._layout = Layout()
+        self._glyphs: Glyphs = ASCII if (needs_ascii(os.environ) if ascii is None else ascii) else BLOCKS
+        self._bell = bell
+        self._zone = zone
+        self._zoom = ZOOM_DEFAULT
+        self._held: tuple[Frame, History] | None = None
+        self._said = ""  # the answer to a key
+        self._terminal_title = ""
+        self._rung = 0  # minutes of pause that were announced
+        self._state: State | None = None
+        self._styles: Sequence[Style] = palette(_COLOURS.get(self.console.color_system, 256), no_color=plain)
+        self._lines = Lines(self._styles)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """The one widget."""
+        yield self._lines
+
+    def on_mount(self) -> None:
+        """Show the first screen, then begin to watch."""
+        self._write("\x1b[22;2t")  # xterm: push the title, so that it can be put back
+        self._redraw()
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        try:
+            self._feed.start(self._take)
+        except MoewatchError as error:
+            self._session.notice = str(error)
+            self._redraw()
+
+    def on_unmount(self) -> None:
+        """Stop watching and leave the terminal as it was."""
+        self._feed.stop()
+        self._write("\x1b[23;2t")
+
+    def _take(self, event: Event) -> None:
+        """On the feed's thread: remember, then say that there is something."""
+        self._session.take(event)
+        if self.is_running:
+            self.post_message(News())
+
+    def on_news(self) -> None:
+        """Draw what is newest."""
+        self._redraw()
+        frame = self._session.frame
+        if frame is not None and frame.verdict.state is not self._state:
+            if self._bell and self._state is not None:
+                self.bell()
+            self._state = frame.verdict.state
+        self._set_terminal_title()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay out anew."""
+        self._lines.forget()
+        self._redraw(event.size.width, event.size.height)
+
+    # --- drawing -------------------------------------------------------------------------------------------------
+
+    def _redraw(self, width: int = 0, height: int = 0) -> None:
+        if not self._lines.is_attached:
+            return
+        width, height = width or self.size.width, height or self.size.height
+        with self._session.locked() as session:
+            view = self._view(session)
+            rows = self._layout.rows(view, width, height, self.keys())
+        self._lines.show(rows)
+
+    def _view(self, session: Session) -> View:
+        frame, history = self._held or (session.frame, session.history)
+        position = session.position
+        newest = session.frame.wall_ns if session.frame else 0
+        paused = self._held[0].wall_ns if self._held else None
+        if position is not None and position.paused:
+            paused = newest
+        return View(
+            frame=frame,
+            history=history,
+            header=session.header,
+            standstill=None if self._held else session.standstill,
+            servers=session.servers,
+            notice=self._said or session.notice,
+            position=position,
+            paused_at_ns=paused,
+            newest_wall_ns=newest,
+            zoom=self._zoom,
+            glyphs=self._glyphs,
+            zone=self._zone,
+        )
+
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that do something now."""
+        session = self._session
+        replay = session.position is not None
+        listed = [Key("?", "help", "help"), Key("a", "advice", "advice"), Key("p", "pause", "pause")]
+        if replay:
+            listed += [
+                Key("[", "slower", "speed(-1)"), Key("]", "faster", "speed(1)"),
+                Key(self._glyphs.plain("←"), "back", "seek(-1)"), Key(self._glyphs.plain("→"), "forward", "seek(1)"),
+            ]  # fmt: skip
+        if len(session.servers) > 1:
+            listed.append(Key("Tab", "other server", "next_target"))
+        listed += [
+            Key("m", "mark", "mark"), Key("c", "copy", "copy"), Key("S", "save", "save"),
+            Key("+", "more time", "zoom(1)"), Key("-", "less", "zoom(-1)"), Key("q", "quit", "leave"),
+        ]  # fmt: skip
+        return tuple(listed)
+
+    @property
+    def screen_text(self) -> str:
+        """The dashboard as plain text."""
+        return self._lines.text
+
+    def _answer(self, text: str) -> None:
+        """Say what a key did, for a few seconds, in the line that notices have."""
+        self._said = text
+        self._redraw()
+        self.set_timer(SAID_FOR_S, self._unsay)
+
+    def _unsay(self) -> None:
+        self._said = ""
+        self._redraw()
+
+    def _set_terminal_title(self) -> None:
+        with self._session.locked() as session:
+            view = self._view(session)
+            rate = viewmodel.tokens_text(view)
+            title = f"{viewmodel.symbol_and_word(view)} {rate} t/s {self._glyphs.dot} {viewmodel.model_name(view)}"
+        if title != self._terminal_title:
+            self._terminal_title = title
+            self._write(f"\x1b]2;{title}\x07")
+
+    def _write(self, code: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(code)
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    async def on_lines_pressed(self, message: Lines.Pressed) -> None:
+        """A click on a key's name does what the key does."""
+        await self.run_action(message.action)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The dashboard's keys work on the dashboard, the replay's in a replay."""
+        del parameters
+        if action in ("hold", "seek", "speed"):
+            return self._on_dashboard and self._session.position is not None
+        if action in _DASHBOARD_ACTIONS:
+            return self._on_dashboard
+        return True
+
+    @property
+    def _on_dashboard(self) -> bool:
+        return len(self.screen_stack) <= 1
+
+    def action_help(self) -> None:
+        """Show the keys, the signs and where the figures come from."""
+        keys = self.keys()
+        self.push_screen(Page(lambda width: pages.help_page(keys, width, self._glyphs), self._styles))
+
+    def action_advice(self) -> None:
+        """Show all advice."""
+        frame = self._held[0] if self._held else self._session.frame
+        self.push_screen(Page(lambda width: pages.advice_page(frame, width, self._glyphs), self._styles))
+
+    def action_pause(self) -> None:
+        """Hold the picture, or a replay; go on at the second press."""
+        if self._session.position is not None:
+            self.action_hold()
+            return
+        with self._session.locked() as session:
+            if self._held is not None:
+                self._held = None
+            elif session.frame is not None:
+                self._held = (session.frame, copy.deepcopy(session.history))
+        self._redraw()
+
+    def action_hold(self) -> None:
+        """Stop a replay or let it go on."""
+        position = self._session.position
+        if position is not None:
+            self._feed.set_paused(not position.paused)
+
+    def action_mark(self) -> None:
+        """Put a mark at the newest Frame."""
+        with self._session.locked() as session:
+            done = session.history.mark("mark")
+        self._answer("Marked." if done else "Nothing to mark yet.")
+
+    def action_copy(self) -> None:
+        """Copy the banner."""
+        with self._session.locked() as session:
+            rows = viewmodel.banner(self._view(session), _TEXT_WIDTH)
+        self.copy_to_clipboard("\n".join(text_of(row).strip() for row in rows))
+        self._answer("Copied the first lines to the clipboard, if the terminal allows it (OSC 52).")
+
+    def action_save(self) -> None:
+        """Save the screen as SVG and as text in the current directory."""
+        with self._session.locked() as session:
+            wall_ns = session.frame.wall_ns if session.frame else None
+        stamp = viewmodel.clock(wall_ns, self._zone).replace(":", "") if wall_ns is not None else "empty"
+        name = f"moewatch-{stamp}"
+        home = str(Path.home())
+        try:
+            for suffix, text in ((".svg", self.export_screenshot(title="moewatch")), (".txt", self.screen_text + "\n")):
+                Path(name + suffix).write_text(text.replace(home, "~"), encoding="utf-8")
+        except OSError as error:
+            self._answer(f"Not saved: {error.strerror}.")
+        else:
+            self._answer(f"Saved {name}.svg and {name}.txt in the current directory.")
+
+    def action_next_target(self) -> None:
+        """Watch another server."""
+        if len(self._session.servers) > 1:
+            self._held = None
+            self._feed.next_target()
+
+    def action_zoom(self, by: int) -> None:
+        """Wider or narrower columns."""
+        self._zoom = max(0, min(len(COLUMN_NS) - 1, self._zoom + by))
+        self._redraw()
+
+    def action_seek(self, by: int) -> None:
+        """Move a replay."""
+        self._feed.seek(by * SEEK_NS)
+
+    def action_speed(self, by: int) -> None:
+        """Replay faster or slower."""
+        position = self._session.position
+        if position is not None:
+            nearest = min(range(len(SPEEDS)), key=lambda n: abs(SPEEDS[n] - position.speed))
+            self._feed.set_speed(SPEEDS[max(0, min(len(SPEEDS) - 1, nearest + by))])
+
+    def action_dismiss_notice(self) -> None:
+        """Take a notice off the screen."""
+        self._said = self._session.notice = ""
+        self._redraw()
+
+    def action_leave(self) -> None:
+        """Quit; ask first when more than ten minutes would be lost."""
+        span_ns = self._session.history.span_ns
+        if isinstance(self.screen, Question):
+            self.exit()  # asked twice: a second ctrl+c is no slip
+        elif self._session.position is None and span_ns > ASK_FROM_NS:
+            question = Question(lambda width, n: pages.quit_page(span_ns, n, width, self._glyphs), self._styles)
+            self.push_screen(question, self._leave_if)
+        else:
+            self.exit()
+
+    def _leave_if(self, sure: bool | None) -> None:  # noqa: FBT001 - textual calls it with the answer
+        if sure:
+            self.exit()
+
+    def closing_words(self) -> str:
+        """What stays in the scrollback after quitting: the last banner, the worst minute, the commands."""
+        with self._session.locked() as session:
+            self._held = None
+            view = self._view(session)
+            lines = [text_of(row).strip() for row in viewmodel.banner(view, _TEXT_WIDTH)] if session.frame else []
+            lines = [line for line in (line.replace("  a: more", "").rstrip() for line in lines) if len(line) > 1]
+            worst = session.history.worst
+            if worst is not None and worst.again_mb_per_s >= 1:
+                rate = "" if math.isnan(worst.tokens_per_s) else f", {worst.tokens_per_s:.1f} tokens/s"
+                at = viewmodel.clock(worst.wall_ns, self._zone, seconds=False)
+                lines.append(f"worst minute: {worst.again_mb_per_s:,.0f} MB/s read AGAIN{rate}, at {at}")
+            if session.frame is not None and session.position is None:
+                pid = session.frame.target.pid
+                lines.append(f"watch again: moewatch --pid {pid}")
+                lines.append(f"record it:   moewatch record -o moewatch.jsonl.gz --pid {pid}")
+        return "\n".join(self._glyphs.plain(line) for line in lines)
+
+
+_TEXT_WIDTH = 100  # of text that leaves the screen: scrollback, clipboard
+_DASHBOARD_ACTIONS = frozenset(
+    ("help", "advice", "pause", "mark", "copy", "save", "next_target", "zoom", "dismiss_notice")
+)

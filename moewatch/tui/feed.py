@@ -1,0 +1,34 @@
+"""Where the dashboard's events come from and where its intent goes; the command line brings the implementation."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from moewatch.domain.events import Event
+
+
+class Feed(Protocol):
+    """A running watch or a replay; every method may be called from the dashboard's thread and must not block."""
+
+    def start(self, sink: Callable[[Event], None]) -> None:
+        """Begin; events are handed to `sink` in order, on a thread of the feed's own."""
+        ...
+
+    def stop(self) -> None:
+        """End and wait until no more events come; a second call does nothing."""
+        ...
+
+    def next_target(self) -> None:
+        """Watch the next of the Candidates."""
+        ...
+
+    def set_paused(self, paused: bool) -> None:  # noqa: FBT001 - the one thing it says
+        """Stop or go on with a replay; a live watch goes on sampling and recording and may ignore it."""
+        ...
+
+    def set_speed(self, speed: float) -> None:
+        """Replay so many times as fast as it was recorded."""
+        ...
+
+    def seek(self, delta_ns: int) -> None:
+        """Move a replay by so much of the recording's time, back when negative."""
+        ...

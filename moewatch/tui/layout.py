@@ -1,0 +1,127 @@
+"""Which lines a screen of a given size shows, and where: exactly `height` rows of at most `width` columns."""
+
+from dataclasses import dataclass, field
+
+from moewatch.tui import bars, figures, viewmodel
+from moewatch.tui.rows import Role, Row, Span, apart, fit, pad, width_of
+from moewatch.tui.viewmodel import View
+from moewatch.units import GIB
+
+TINY_COLUMNS, TINY_ROWS = 20, 4  # below: state and tokens/s only
+NARROW_COLUMNS = 40  # below: the banner only
+MEDIUM_COLUMNS, MEDIUM_ROWS = 80, 24  # from here: two plots
+WIDE_COLUMNS, WIDE_ROWS = 120, 36  # from here: five plots
+TALL_ROWS = 50  # from here the evidence stands below the plots
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that works now; the keys' row shows it and a click on it does the same."""
+
+    key: str
+    label: str
+    action: str
+
+
+@dataclass(slots=True)
+class Layout:
+    """Puts screens together; owns the plots, which remember their last picture."""
+
+    plots: figures.Plots = field(default_factory=figures.Plots)
+
+    def rows(self, view: View, width: int, height: int, keys: tuple[Key, ...] = ()) -> list[Row]:
+        """The whole screen."""
+        if width < TINY_COLUMNS or height < TINY_ROWS:
+            rows = [viewmodel.tiny(view, width)]
+        elif width < NARROW_COLUMNS:
+            rows = viewmodel.narrow_banner(view, width, height)
+            if view.paused_at_ns is not None:
+                rows = [viewmodel.title(view, width), *rows]
+        elif width < MEDIUM_COLUMNS or height < MEDIUM_ROWS:
+            rows = self._narrow(view, width, height, keys)
+        else:
+            rows = self._medium(view, width, height, keys)
+        rows = [pad(row, width) for row in rows[:height]]
+        return rows + [pad((), width)] * (height - len(rows))
+
+    def _narrow(self, view: View, width: int, height: int, keys: tuple[Key, ...]) -> list[Row]:
+        """40 to 79 columns, or few rows: one line a figure."""
+        wide = width >= MEDIUM_COLUMNS
+        banner = viewmodel.banner(view, width) if wide else viewmodel.narrow_banner(view, width, 4)
+        head = [viewmodel.title(view, width), *banner]
+        body: list[tuple[int, Row]] = []  # with the order in which rows leave a low screen, the highest first
+        blank: Row = ()
+        body.append((9, blank))
+        said = viewmodel.remarks(view)
+        if said:
+            body.append((2, (Span(fit(said[0], width, view.glyphs.ellipsis)),)))
+        for bar in (bars.memory_bar(view.frame, view.glyphs), bars.model_bar(view.frame, view.summary, view.glyphs)):
+            label = f"{bar.label:<5} {_gib(bar):>4} "
+            body.append((1, (Span(label, Role.DIM), *bars.cells(bar, width - len(label), view.glyphs))))
+            body.append((3, (Span("  "), *bars.legend(bar, width - 2, compact=True))))
+        body.append((8, blank))
+        body.extend((4 if n < 2 else 5, row) for n, row in enumerate(self.plots.sparks(view, width)))  # noqa: PLR2004
+        _, marks = figures.numbered(view, figures.spark_columns(width))
+        body.append((6, figures.marks_line(view, marks, width, short=True)))
+        body.append((6, viewmodel.not_readable_names(view, width)))
+        body.append((7, viewmodel.own_short(view, figures.column_text(view.zoom), width)))
+        room = height - len(head) - 1
+        while len(body) > room and body:
+            body.remove(max(body, key=lambda entry: entry[0]))
+        rows = [*head, *(row for _, row in body)]
+        rows.extend([blank] * (height - 1 - len(rows)))
+        return [*rows[: height - 1], keys_row(keys, width, spaced=wide)]
+
+    def _medium(self, view: View, width: int, height: int, keys: tuple[Key, ...]) -> list[Row]:
+        """80 x 24 and larger: two plots, from 120 x 36 on five."""
+        said = [fit(text, width - 2, view.glyphs.ellipsis) for text in viewmodel.remarks(view)]
+        wide = width >= WIDE_COLUMNS and height >= WIDE_ROWS
+        rows = [viewmodel.title(view, width), *viewmodel.banner(view, width), ()]
+        for bar in (bars.memory_bar(view.frame, view.glyphs), bars.model_bar(view.frame, view.summary, view.glyphs)):
+            label = f" {bar.label:<5} {_gib(bar):<5}  "
+            rows.append((Span(label, Role.DIM), *bars.cells(bar, width - len(label) - 1, view.glyphs)))
+            unit = f"{'GiB':>11}   "
+            rows.append((Span(unit, Role.DIM), *bars.legend(bar, width - len(unit))))
+        rows.append(())
+        tail = self._tail(view, width, said, height)
+        room = height - len(rows) - len(tail) - 2
+        rows.extend(self.plots.grid(view, width, room, wide=wide))
+        columns = figures.grid_columns(width)
+        _, marks = figures.numbered(view, columns)
+        rows.append(figures.marks_line(view, marks, width))
+        return [*rows, *tail, keys_row(keys, width, spaced=True)]
+
+    def _tail(self, view: View, width: int, said: list[str], height: int) -> list[Row]:
+        spare = max(0, height - TALL_ROWS)
+        tail: list[Row] = [(Span(" " + said[0]),) if said else ()]
+        tail.extend((Span(" " + text),) for text in said[1 : 1 + spare // 4])
+        if spare and view.frame is not None:
+            texts = [e.text for e in view.frame.verdict.evidence[: spare // 2] if e.text]
+            tail.extend((Span(" why" if not n else "    ", Role.DIM), Span(f"             {view.glyphs.plain(text)}"))
+                        for n, text in enumerate(texts))  # fmt: skip
+        cost, late = viewmodel.own(view)
+        tail.append((Span(" "), *viewmodel.layers(view, width - 2)))
+        tail.append((Span(" "), *viewmodel.counted(view, width - 2)))
+        tail.append((Span(" "), *viewmodel.lost(view)))
+        tail.append((Span(" "), *viewmodel.not_readable(view, width - 2)))
+        tail.append(apart([Span(" "), *cost], late, width - 1))
+        return tail
+
+
+def _gib(bar: bars.Bar) -> str:
+    return f"{bar.total_bytes / GIB:,.1f}" if bar.total_bytes else ""
+
+
+def keys_row(keys: tuple[Key, ...], width: int, *, spaced: bool) -> Row:
+    """The keys that work, each a target for a click; the words go first where they do not all fit."""
+    for labelled in (len(keys), 4, 2, 1, 0):
+        row: list[Span] = [Span(" ")] if spaced else []
+        for n, key in enumerate(keys):
+            if n:
+                row.append(Span("  " if spaced else " "))
+            row.append(Span(key.key, Role.KEY, key.action))
+            if n < labelled:
+                row.append(Span(f" {key.label}", Role.DIM, key.action))
+        if width_of(row) <= width:
+            return tuple(row)
+    return tuple(row)

@@ -15,7 +15,7 @@ from moewatch.linux.pid import Stat, parse_status, read_argv, read_exe, read_sta
 from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.server.argv import DEFAULT_PORT, Options, parse_options
 from moewatch.server.loadmode import judge_load_mode
-from moewatch.server.modelpaths import Model, choose_model, find_models, model_from_argv
+from moewatch.server.modelpaths import Model, choose_model, find_models, inode_of, model_from_argv
 
 # names of programs that serve GGUF files; llama-swap starts llama-server children, ollama starts itself as `runner`
 _SERVERS = re.compile(
@@ -155,13 +155,21 @@ def _inspect(root: KernelRoot, pid: int, stat: Stat) -> ServerProcess:
     )
 
 
-def mapped_ranges(maps: Iterable[Mapping], names: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """Per index into `names` (base names of the shards) the file offsets [start, end) that are mapped."""
-    index = {name: position for position, name in enumerate(names)}
-    ranges: dict[int, list[tuple[int, int]]] = {position: [] for position in index.values()}
-    for mapping in maps:
-        position = index.get(mapping.path.rpartition("/")[2])
-        if position is not None:
+def read_mapped_ranges(root: KernelRoot, pid: int, paths: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
+    """Per index into `paths` (the layout's, as opened here) the file offsets [start, end) that the process maps.
+
+    ReadingError when maps cannot be read.
+    """
+    index: dict[int | str, int] = {}
+    for position, path in enumerate(paths):
+        index[path.rpartition("/")[2]] = position
+        if (inode := inode_of(path)) is not None:
+            index[inode] = position
+    ranges: dict[int, list[tuple[int, int]]] = {position: [] for position in range(len(paths))}
+    for mapping in read_maps(root, pid):
+        # by inode, since a link or a digest may stand in maps; by name where a file system shows another inode there
+        position = index.get(mapping.inode, index.get(mapping.path.rpartition("/")[2], -1))
+        if position >= 0 and mapping.path.startswith("/"):
             ranges[position].append((mapping.offset, mapping.offset + mapping.length))
     return ranges
 
@@ -184,7 +192,9 @@ def _refuse_stranger(
         return  # loading, or a file that cannot be found from here
     if hidden:
         raise ForbiddenError(f"{_hidden_words(stat.pid, uid)}. Its command line ({exe}) names no model either")
-    if is_server and (options.is_router or not options.names_model):
+    if is_server and not argv:
+        raise TargetError(f"PID {stat.pid} is {exe} and only just being started; ask again in a moment")
+    if is_server:
         children = [pid for pid in root.pids() if _parent_of(root, pid) == stat.pid]
         which = f": --pid {' '.join(map(str, children))}" if children else ", and it has none yet: load one first"
         raise TargetError(f"PID {stat.pid} is {exe} without a model of its own; watch the child that has one{which}")
@@ -196,7 +206,7 @@ def _refuse_stranger(
 
 def _hidden_words(pid: int, uid: int | None) -> str:
     owner = "another user" if uid is None else user_name(uid)
-    remedy = "sudo moewatch" if uid is None else f"sudo -u {_quoted(owner)} moewatch"
+    remedy = f"sudo -u {_quoted(owner)} moewatch" if uid else "sudo moewatch"
     return f"PID {pid} belongs to {owner}: disk reads and memory shares are hidden. For all of it: {remedy} --pid {pid}"
 
 
@@ -255,9 +265,20 @@ def _inspect_all(root: KernelRoot, pids: Iterable[int]) -> list[ServerProcess]:
 
 
 def _in_order(servers: list[ServerProcess]) -> list[ServerProcess]:
-    """Those that map a model; where none does, those that name one. The largest first."""
-    mapping = [server for server in servers if server.mapped_bytes]
-    return sorted(mapping or servers, key=lambda server: (-server.rss_bytes, server.pid))
+    """Servers by name before scripts, those that map a model before those that only name one, the largest first.
+
+    Where a server maps its model, those that map nothing are left out.
+    """
+
+    def is_named(server: ServerProcess) -> bool:
+        return _is_server(server.exe, "", server.argv)
+
+    in_order = sorted(
+        servers, key=lambda server: (not is_named(server), not server.mapped_bytes, -server.rss_bytes, server.pid)
+    )
+    if in_order and in_order[0].mapped_bytes:
+        return [server for server in in_order if server.mapped_bytes]
+    return in_order
 
 
 def _parent_of(root: KernelRoot, pid: int) -> int | None:

@@ -175,6 +175,12 @@ def _snapshot_name(path: str) -> str:
     return path
 
 
+def inode_of(path: str) -> int | None:
+    """Of the file that the path leads to."""
+    info = _stat(path)
+    return info.st_ino if info else None
+
+
 def _as_model(files: Iterable[MappedFile]) -> Model:
     in_order = tuple(sorted(files, key=lambda file: file.name))
     remarks = dict.fromkeys(file.remark for file in in_order if file.remark)

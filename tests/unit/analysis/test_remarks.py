@@ -1,0 +1,105 @@
+"""The sentences on what is special here: each said when it is so, and not otherwise."""
+
+import pytest
+from msgspec.structs import replace
+
+from moewatch.analysis import remarks
+from moewatch.analysis.situation import Reader, Situation
+from moewatch.domain.frame import Memory, Method, Note, Progress, Rates, Residency, State
+from moewatch.domain.sample import Gap, GapReason, LoadMode
+from moewatch.units import GIB, S
+from tests.support.situations import situation
+
+DENIED = (
+    Gap(field="process.read_bytes_total", reason=GapReason.DENIED, detail="as its user: sudo -u ollama"),
+    Gap(field="residency", reason=GapReason.DENIED),
+)
+STEADY = situation(State.STEADY, rates=Rates(process_read_bytes_per_s=0.0))
+
+CASES: list[tuple[Situation, str]] = [
+    (
+        replace(STEADY, gaps=DENIED),
+        "PID 48213 belongs to ollama: disk reads and memory shares are hidden. For all of it: sudo -u ollama moewatch",
+    ),
+    (
+        replace(STEADY, gaps=(Gap(field="pressure", reason=GapReason.ABSENT),)),
+        "memory stall: – (this kernel has it off; boot with psi=1). "  # noqa: RUF001 - the dash of unknown figures
+        "The verdict does not need it: re-reads are counted.",
+    ),
+    (
+        situation(State.STEADY, load_mode=LoadMode.NONE, memory=Memory(swap_used_bytes=0)),
+        "This server copied the model into its own memory (load mode none): "
+        "paging of the file cannot be why it is slow. Swap in use: 0.0 GiB.",
+    ),
+    (
+        replace(STEADY, residency=Residency(not_needed_bytes=round(22.4 * GIB))),
+        "22.4 of 59.0 GiB are on the GPU and need no RAM; this page is about the other 36.6.",
+    ),
+    (
+        situation(State.WARMING, rates=Rates(reread_bytes_per_s=640e6, method=Method.MINCORE)),
+        "AGAIN: at least 640 MB/s (seen by sampling; a 6.5 kernel would count it).",
+    ),
+    (
+        situation(State.STEADY, devices=(), file_system="9p"),
+        "The model lies on 9p: reads are counted per process, this disk has no counters of its own.",
+    ),
+    (
+        replace(STEADY, memory=Memory(limit_bytes=24 * GIB, limit_scope="docker-ab12.scope")),
+        "Limit: 24.0 GiB, set by docker-ab12.scope, not the machine's 31.",
+    ),
+    (replace(STEADY, slept_ns=6130 * S), "The machine slept 1:42:10. Rates start again now."),
+    (replace(STEADY, late_ns=2_300_000_000), "This sample is 2.3 s late: the machine stalls us too."),
+    (
+        replace(
+            STEADY,
+            notes=(Note.DISK_BUSY_ELSEWHERE,),
+            reader=Reader(name="restic", pid=7, bytes_per_s=210e6),
+        ),
+        "restic reads 210 MB/s from the same disk; the server reads nothing.",
+    ),
+    (
+        situation(
+            State.STEADY,
+            notes=(Note.DISK_BUSY_ELSEWHERE,),
+            rates=Rates(process_read_bytes_per_s=30e6, other_read_bytes_per_s=210e6),
+        ),
+        "Another program reads 210 MB/s from the same disk; the server 30 MB/s.",
+    ),
+    (
+        replace(STEADY, notes=(Note.LEDGER_SHARED,)),
+        "Another program reads the same model file: again is for both together.",
+    ),
+    (
+        situation(State.WARMING, progress=Progress(remaining_bytes=2 * GIB, eta_low_ns=12 * S, eta_high_ns=30 * S)),
+        "About 2.0 GiB still to come: 12 s to 30 s.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("now", "wanted"), CASES)
+def test_remark_is_said_alone(now: Situation, wanted: str) -> None:
+    assert remarks.remarks(now) == (wanted,)
+
+
+def test_nothing_special_says_nothing() -> None:
+    assert remarks.remarks(STEADY) == ()
+
+
+def test_parts_on_the_gpu_add_up_as_shown() -> None:
+    # 22.45 and 36.55 would both round up and make 59.1 of 59.0
+    text = remarks.offloaded(replace(STEADY, residency=Residency(not_needed_bytes=round(22.45 * GIB))))
+    assert text is not None
+    words = text.replace(".;", " ").split()
+    assert float(words[0]) + float(words[-1].rstrip(".")) == pytest.approx(59.0)
+
+
+def test_a_denied_pressure_file_is_not_called_switched_off() -> None:
+    assert remarks.no_stall_figures(replace(STEADY, gaps=(Gap(field="pressure", reason=GapReason.DENIED),))) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [(LoadMode.MMAP, "mapped (mmap)"), (LoadMode.DIO, "not mapped (dio)")],
+)
+def test_load_mode_in_words(mode: LoadMode, wanted: str) -> None:
+    assert remarks.load_mode_word(mode) == wanted

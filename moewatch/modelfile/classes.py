@@ -11,7 +11,7 @@ dense: to take a weight for needed by every token when it is not is the mistake 
   `ffn_norm_exps` (arctic: the norm before the experts).
 - Token tables: `token_embd` unless it is the output as well; `per_layer_token_embd` (gemma3n); `nextn.embed_tokens`.
 - Draft layers: the last `nextn_predict_layers` blocks (glm4moe, glm-dsa, ...) predict further tokens. llama.cpp skips
-  them at load (src/models/glm4-moe.cpp, TENSOR_SKIP) unless it drafts with them. They are classed like any other layer,
+  them at load (src/models/glm4-moe.cpp and glm-dsa.cpp, TENSOR_SKIP) unless it drafts with them. They are classed like any other layer,
   so that the classes are all tensors, and marked `draft`: not needed unless the server drafts.
 """
 

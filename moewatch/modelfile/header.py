@@ -16,13 +16,13 @@ from moewatch.modelfile.source import ByteSource, printable
 
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_TENSORS = 1 << 17  # the most in the wild is about 50k: deepseek2 with one tensor per expert
-MAX_KEYS = 1 << 14  # the most in the wild is about 100
-MAX_KEY_BYTES = (1 << 16) - 1  # docs/gguf.md
-MAX_NAME_BYTES = 1024  # GGML_MAX_NAME is 64; forks raise it
+MAX_KEYS = 1 << 12  # the most in the wild is about 100
+MAX_KEY_BYTES = 1024  # docs/gguf.md allows 65535, the longest in the wild are below 100; what is kept must stay small
+MAX_NAME_BYTES = 256  # GGML_MAX_NAME is 64; forks raise it to 128
 MAX_STRINGS = 1 << 22  # vocabulary and merges together: 0.6 million at most in the wild; 4 million take half a second
 MAX_FILE_BYTES = 1 << 50  # a claim of more than 1 PiB is damage, not a download that has begun
 KEPT_TEXT_BYTES = 1024  # names and types are short; chat templates and licences are passed over
-KEPT_ITEMS = 4096  # per-layer arrays are kept (heads, experts), vocabularies are not
+KEPT_ITEMS = 1024  # per-layer arrays are kept (heads, experts; LLAMA_MAX_LAYERS is 512), vocabularies are not
 MIN_KEY_BYTES = 8 + 4 + 1  # length, type, one byte of value
 MIN_TENSOR_BYTES = 8 + 4 + 4 + 8  # length, dimensions, type, offset
 

@@ -16,6 +16,7 @@ from moewatch.modelfile.header import GgufHeader, read_header
 from moewatch.modelfile.source import FileSource, printable
 from moewatch.units import format_size
 
+MAX_SHARDS = 99_999  # names have five digits
 SHARD_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
@@ -42,13 +43,18 @@ class Shard(Struct, frozen=True, kw_only=True):
 def read_shard(path: Path) -> Shard:
     """One file by itself; raises UnusableFileError, ForbiddenError."""
     with FileSource(path) as source:
-        return Shard(
+        shard = Shard(
             name=source.name,
             path=str(path),
             size_bytes=source.size_bytes,
             mtime_ns=source.mtime_ns,
             header=read_header(source),
         )
+    if shard.count > MAX_SHARDS or shard.number >= shard.count:
+        raise ParseError(
+            f"{shard.name} claims to be shard {shard.number + 1} of {shard.count}, so it is damaged; fetch it again."
+        )
+    return shard
 
 
 def read_shards(path: Path, known: Sequence[Path] = ()) -> tuple[Shard, ...]:
@@ -105,10 +111,8 @@ def _by_content(path: Path, given: Shard, known: Sequence[Path]) -> tuple[Shard,
         raise UnusableFileError(
             f"{given.name} is shard {given.number + 1} of {given.count}, but its name does not end in -{given.number + 1:05}-of-{given.count:05}.gguf, so the others cannot be found."
         )
-    missing = [number for number in range(min(given.count, max(found) + 2)) if number not in found]
-    _refuse_missing(missing[:1] if missing else [], given.count, f"it is not among the files near {given.name}")
-    if len(found) != given.count:
-        raise ParseError(f"{given.name} and its shards do not agree on their number; fetch the model again.")
+    missing = [number for number in range(given.count) if number not in found]
+    _refuse_missing(missing, given.count, "it is not among the files that are open")
     return tuple(found[number] for number in sorted(found))
 
 
@@ -116,7 +120,9 @@ def _refuse_missing(missing: Sequence[int], count: int, where: str) -> None:
     if len(missing) == 1:
         raise UnusableFileError(f"Shard {missing[0] + 1} of {count} is missing ({where}); fetch it.")
     if missing:
-        raise UnusableFileError(f"{len(missing)} of {count} shards are missing, the first is {where}; fetch them.")
+        raise UnusableFileError(
+            f"{len(missing)} of {count} shards are missing, first {missing[0] + 1} ({where}); fetch them."
+        )
 
 
 def check_shards(shards: Sequence[Shard]) -> None:

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -124,7 +125,11 @@ CONTENTS: dict[str, tuple[bytes, str]] = {
         header([ARCH, u32("llama.expert_count", 8), u32("llama.expert_used_count", 9)]),
         "claims to use 9 of 8 experts",
     ),
-    "shard of 4 billion": (header([u32("split.count", (1 << 32) - 1), u32("split.no", 5)]), "others cannot be found"),
+    "shard of 4 billion": (header([u32("split.count", (1 << 32) - 1), u32("split.no", 5)]), "claims to be shard 6 of"),
+    "shard 4 billion of 2": (
+        header([u32("split.count", 2), u32("split.no", (1 << 32) - 1)]),
+        "claims to be shard 4294967296",
+    ),
     "split with no name for it": (header([pair("split.count", U16, b"\2\0")]), "others cannot be found"),
 }
 MAKERS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -238,6 +243,27 @@ def test_a_read_error_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("moewatch.modelfile.source.os.pread", fail)
     assert "cannot be read: Input/output error" in refuse(path)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_takes_the_place_of_a_file_cannot_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "model.gguf")
+    (tmp_path / "before").touch()
+    seen = (tmp_path / "before").stat()
+    monkeypatch.setattr("moewatch.modelfile.source.os.stat", lambda _: seen)
+    with pytest.raises(UnusableFileError, match="is a pipe"):
+        FileSource(tmp_path / "model.gguf")
+
+
+def test_what_is_kept_of_a_hostile_header_is_small() -> None:
+    many = [pair(f"k{number}", ARRAY, struct.pack("<IQ", U8, 9000) + bytes(9000)) for number in range(50)]
+    assert read_header(BytesSource(header(many))).metadata == {}
+
+
+def test_reading_needs_neither_numpy_nor_gguf() -> None:
+    script = "import sys, moewatch.modelfile.layout; print({'numpy', 'gguf'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"
 
 
 def test_refusing_leaves_no_descriptor_open(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_missing_shard_is_named(shards: list[Path], missing: int) -> None:
 def test_several_missing_shards_are_counted(shards: list[Path]) -> None:
     shards[0].unlink()
     shards[2].unlink()
-    with pytest.raises(UnusableFileError, match=r"^2 of 3 shards are missing, the first is model-00001-of-00003.gguf;"):
+    with pytest.raises(UnusableFileError, match=r"^2 of 3 shards are missing, first 1 \(model-00001-of-00003.gguf\);"):
         read_layout(shards[1])
 
 
@@ -106,6 +106,16 @@ def test_a_shard_of_another_model_is_refused(shards: list[Path], tmp_path: Path)
     other = write_model(qwen3moe(3), tmp_path / "other" / "model.gguf", split_tensors=11)
     shards[1].write_bytes(other[1].read_bytes())
     with pytest.raises(ParseError, match="files are mixed up"):
+        read_layout(shards[0])
+
+
+def test_a_wrong_number_of_tensors_is_refused(shards: list[Path]) -> None:
+    key = b"split.tensors.count"
+    for path in shards:
+        content = path.read_bytes()
+        at = content.index(key) + len(key) + 4
+        path.write_bytes(content[:at] + b"\x63" + content[at + 1 :])
+    with pytest.raises(ParseError, match=r"says that the model has 99 tensors, but its shards have 23"):
         read_layout(shards[0])
 
 

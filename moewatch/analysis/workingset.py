@@ -20,7 +20,7 @@ from moewatch.analysis.active import derive_active_bytes
 from moewatch.analysis.ledger import Ledger, derive_ledger
 from moewatch.analysis.rates import tokens_between
 from moewatch.analysis.window import Window
-from moewatch.domain.frame import Memory, Rates, Residency, WorkingSet
+from moewatch.domain.frame import Memory, Method, Rates, Residency, WorkingSet
 from moewatch.domain.sample import Phase, Sample
 from moewatch.units import MB, S
 
@@ -48,7 +48,7 @@ def derive_working_set(window: Window, rates: Rates, residency: Residency, memor
     ledger = derive_ledger(window, min(LOOK_BACK_NS, _worked_ns(window))) if window.samples else None
     if ledger is None or ledger.span_ns < MIN_SPAN_NS or resident is None or needed is None or not _works(window):
         return WorkingSet(fits_bytes=fits)
-    if ledger.again_bytes is None:
+    if ledger.again_bytes is None or ledger.method is Method.NONE:
         return WorkingSet(fits_bytes=fits)
     resident = min(resident, needed)
     low = min(needed, _low(window, rates, residency, ledger, resident))
@@ -119,6 +119,8 @@ def _worked_ns(window: Window) -> int:
 
 def _high(ledger: Ledger, resident: int, needed: int) -> int:
     first, again = ledger.first_bytes, ledger.again_bytes or 0
+    if ledger.method is Method.MINCORE:
+        return needed  # sampling sees 20-80 % of what comes back: no upper bound
     if first is None or first / ledger.span_s >= FIRST_BYTES_PER_S:
         return needed
     return min(needed, resident + first + again)

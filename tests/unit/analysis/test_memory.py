@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from moewatch.analysis.memory import GrowthBook, derive_memory, update, who_took
 from moewatch.analysis.window import Window
 from moewatch.domain.frame import Growth, Memory, Residency
-from moewatch.domain.sample import Header, MemoryReading, OtherProcess
+from moewatch.domain.sample import MemoryReading, OtherProcess
 from moewatch.units import GIB, MIB, S
 from tests.support.situations import cgroup, header, sample, scan, window
 

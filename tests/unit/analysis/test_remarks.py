@@ -7,7 +7,7 @@ from moewatch.analysis import remarks
 from moewatch.analysis.situation import Reader, Situation
 from moewatch.domain.frame import Memory, Method, Note, Progress, Rates, Residency, State
 from moewatch.domain.sample import Gap, GapReason, LoadMode
-from moewatch.units import GIB, S
+from moewatch.units import GIB, UNKNOWN, S
 from tests.support.situations import situation
 
 DENIED = (
@@ -16,6 +16,9 @@ DENIED = (
 )
 STEADY = situation(State.STEADY, rates=Rates(process_read_bytes_per_s=0.0))
 
+NOT_NEEDED = "The verdict does not need it: re-reads are counted."
+NOT_WHY = "paging of the file cannot be why it is slow."
+
 CASES: list[tuple[Situation, str]] = [
     (
         replace(STEADY, gaps=DENIED),
@@ -23,13 +26,11 @@ CASES: list[tuple[Situation, str]] = [
     ),
     (
         replace(STEADY, gaps=(Gap(field="pressure", reason=GapReason.ABSENT),)),
-        "memory stall: – (this kernel has it off; boot with psi=1). "  # noqa: RUF001 - the dash of unknown figures
-        "The verdict does not need it: re-reads are counted.",
+        f"memory stall: {UNKNOWN} (this kernel has it off; boot with psi=1). {NOT_NEEDED}",
     ),
     (
         situation(State.STEADY, load_mode=LoadMode.NONE, memory=Memory(swap_used_bytes=0)),
-        "This server copied the model into its own memory (load mode none): "
-        "paging of the file cannot be why it is slow. Swap in use: 0.0 GiB.",
+        f"This server copied the model into its own memory (load mode none): {NOT_WHY} Swap in use: 0.0 GiB.",
     ),
     (
         replace(STEADY, residency=Residency(not_needed_bytes=round(22.4 * GIB))),

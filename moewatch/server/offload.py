@@ -59,7 +59,7 @@ def has_gpu(mapped_paths: Collection[str], options: Options, environ: Mapping[st
     paths = [path for path in mapped_paths if path.startswith("/")]
     if any(_GPU_NODE.match(path) for path in paths):
         return True
-    libraries = {found[0] for path in paths if (found := _GPU_LIBRARY.search(path))}
+    libraries = {found[0] for path in paths if (found := _GPU_LIBRARY.match(path.rpartition("/")[2]))}
     if libraries == {"libggml-vulkan"}:
         is_software = any(_SOFTWARE_VULKAN in path for path in paths)
         return is_software and bool((environ or {}).get("GGML_VK_VISIBLE_DEVICES"))

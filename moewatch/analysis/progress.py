@@ -21,7 +21,7 @@ MIN_BINS = 5  # 10 s after the peak: with less, a pause in the reads looks like 
 DECAY_RATIO = 0.6
 DONE_SHARE = 0.03  # warmed up: arrivals below this share of the peak's; tokens/s was back at its best there (C, J)
 MAX_ETA_NS = 3600 * S
-MAX_BAND = 8.0  # a wider band than "5 to 40 s" is no forecast
+BAND = 1.7  # recorded warm-ups end within this factor of what is foreseen 12 s after their peak (see the tests)
 NEARLY_ZERO = 1e-3
 
 
@@ -123,51 +123,76 @@ def _warming(window: Window, residency: Residency) -> Progress:
     decay = None if arrivals is None else fit_decay(*arrivals)
     if decay is None:
         return Progress(first_bytes=first)
-    low_bytes, low_ns = decay.rest_exponential()
-    high_bytes, high_ns = decay.rest_power_law()
-    left = math.sqrt(low_bytes * high_bytes)
+    left, eta_ns = decay.rest()
+    if left is None or eta_ns is None:
+        return Progress(first_bytes=first, levels_off=True)
     absent = _absent(window, residency)
     if absent is not None:
         left = min(left, absent)
-    known = high_ns <= min(MAX_ETA_NS, MAX_BAND * low_ns)
+    known = eta_ns * BAND <= MAX_ETA_NS
     return Progress(
         remaining_bytes=round(left),
-        eta_low_ns=round(low_ns) if known else None,
-        eta_high_ns=round(high_ns) if known else None,
+        eta_low_ns=round(eta_ns / BAND) if known else None,
+        eta_high_ns=round(eta_ns * BAND) if known else None,
         first_bytes=first,
         levels_off=True,
     )
 
 
 class Decay(Struct, frozen=True, kw_only=True):
-    """How arrivals fall since their peak: `early` and `late` bytes/s around the times `t1` and `t2` after it, in s.
+    """How arrivals fall since their peak: bytes/s early, in the middle and late, and the times after it (s) they stand for.
 
-    Two laws bound what comes: first touches of skewed experts fall as a power of time (a long tail), what merely comes
-    back after pressure falls exponentially.
+    Two laws bound what comes: what merely comes back after pressure falls exponentially, first touches of skewed
+    experts fall as a power of time (a long tail). The middle says which of the two is nearer.
     """
 
     early: float
+    middle: float
     late: float
     t1: float
     t2: float
+    t_now: float
     done: float  # bytes/s that no longer matter
 
-    def rest_exponential(self) -> tuple[float, float]:
-        """Bytes until the rate no longer matters, and nanoseconds."""
-        if self.late <= self.done:
+    def rest(self) -> tuple[float | None, float | None]:
+        """Bytes until the rate no longer matters, and nanoseconds; None when it is there and a tail still comes in."""
+        if self.late < MIN_RATE_BYTES_PER_S:
             return 0.0, 0.0
-        tau = (self.t2 - self.t1) / math.log(self.early / self.late)
-        return tau * (self.late - self.done), tau * math.log(self.late / self.done) * S
+        tail, quick = self._power_law(), self._exponential()
+        if tail is None or quick is None:
+            return None, None
+        share = self._quickness()
+        left, eta_s = (slow ** (1 - share) * fast**share for slow, fast in zip(tail, quick, strict=True))
+        return left, eta_s * S
 
-    def rest_power_law(self) -> tuple[float, float]:
-        """The same for a long tail: never less than the exponential's."""
-        if self.late <= self.done:
-            return 0.0, 0.0
-        power = math.log(self.early / self.late) / math.log(self.t2 / self.t1)
-        grown = (self.late / self.done) ** (1 / power)  # end time in units of t2
-        rest = 1 - power
+    def _quickness(self) -> float:
+        """1 where the middle lies on the exponential, 0 where it lies on the power law, which sags below it."""
+        by_exponential = math.sqrt(self.early * self.late)
+        by_power = self.early * ((self.t1 + self.t2) / 2 / self.t1) ** -self._power
+        apart = math.log(by_exponential / by_power)
+        if self.middle <= 0 or apart < NEARLY_ZERO:
+            return 0.0
+        return min(1.0, max(0.0, math.log(self.middle / by_power) / apart))
+
+    @property
+    def _power(self) -> float:
+        return math.log(self.early / self.late) / math.log(self.t2 / self.t1)
+
+    def _exponential(self) -> tuple[float, float] | None:
+        tau = (self.t2 - self.t1) / math.log(self.early / self.late)
+        level = self.late * math.exp((self.t2 - self.t_now) / tau)
+        if level <= self.done:
+            return None
+        return tau * (level - self.done), tau * math.log(level / self.done)
+
+    def _power_law(self) -> tuple[float, float] | None:
+        level = self.late * (self.t_now / self.t2) ** -self._power
+        if level <= self.done:
+            return None
+        grown = (level / self.done) ** (1 / self._power)  # end time in units of t_now
+        rest = 1 - self._power
         area = (grown**rest - 1) / rest if abs(rest) > NEARLY_ZERO else math.log(grown)
-        return self.late * self.t2 * area, (grown - 1) * self.t2 * S
+        return level * self.t_now * area, (grown - 1) * self.t_now
 
 
 def fit_decay(bin_ns: int, counts: list[float]) -> Decay | None:
@@ -181,12 +206,13 @@ def fit_decay(bin_ns: int, counts: list[float]) -> Decay | None:
         return None
     third = max(2, len(tail) // 3)
     seconds = bin_ns / S
-    early, late = (sum(part) / third / seconds for part in (tail[:third], tail[-third:]))
+    parts = (tail[:third], tail[third:-third], tail[-third:])
+    early, middle, late = (sum(part) / len(part) / seconds for part in parts)
     if late > DECAY_RATIO * early:
         return None
     done = max(MIN_RATE_BYTES_PER_S, DONE_SHARE * tail[0] / seconds)
     t1, t2 = third / 2 * seconds, (len(tail) - third / 2) * seconds
-    return Decay(early=early, late=late, t1=t1, t2=t2, done=done)
+    return Decay(early=early, middle=middle, late=late, t1=t1, t2=t2, t_now=len(tail) * seconds, done=done)
 
 
 def _arrivals(window: Window, span_ns: int) -> tuple[int, list[float]] | None:

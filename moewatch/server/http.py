@@ -2,9 +2,10 @@
 
 Measured with a build of summer 2026: /slots is answered within 1 to 10 ms even while a batch of 4,096 prompt tokens is
 in work; older builds answer only between batches, so an answer that does not come in time is no alarm. /metrics is
-asked only where /slots is off: in some builds asking for it resets the averages that others scrape.
+asked only where /slots is off or may have missed a request: some builds reset their averages, which others scrape.
 """
 
+import contextlib
 import http.client
 import threading
 import urllib.parse
@@ -14,7 +15,7 @@ import msgspec
 from moewatch.clock import Clock
 from moewatch.domain.sample import Gap, GapReason, Phase, ServerReading
 from moewatch.errors import ParseError, UsageError
-from moewatch.server.slots import MetricsLedger, SlotLedger, parse_metrics, parse_slots
+from moewatch.server.slots import MetricsLedger, Slot, SlotLedger, parse_metrics, parse_slots
 
 TIMEOUT_NS = 200_000_000  # 20 x the slowest answer measured (10 ms); hangs are reported for older builds
 REPLY_LIMIT_BYTES = 4 << 20  # 1,024 slots of 2.6 kB, the size of one at work
@@ -174,7 +175,7 @@ class ServerPoll:
         try:
             if (body := self._get("/slots", gaps)) is not None:
                 try:
-                    return self._slots.update(parse_slots(body), self._clock.mono_ns()), gaps
+                    return self._count(parse_slots(body)), gaps
                 except ParseError as error:
                     gaps.append(Gap(field=FIELD, reason=GapReason.MALFORMED, detail=str(error)))
             self._get("/health", gaps)
@@ -191,6 +192,18 @@ class ServerPoll:
             detail = f"the server answered {answer.status}"
             gaps.append(Gap(field=FIELD, reason=GapReason.VANISHED, detail=detail))
         return msgspec.structs.replace(self._reading, phase=Phase.UNKNOWN, n_active=None), gaps
+
+    def _count(self, slots: list[Slot]) -> ServerReading:
+        reading = self._slots.update(slots, self._clock.mono_ns())
+        if not self._slots.is_unsure:
+            return reading
+        with contextlib.suppress(_Refused, ParseError, OSError, http.client.HTTPException):
+            body = self._get("/metrics", [])
+            again = self._get("/slots", []) if body else None
+            # what was at work in both answers around it had not ended when the counter was read
+            if body and again and _at_work(parse_slots(again)) == _at_work(slots):
+                self._slots.settle(parse_metrics(body).get("tokens_predicted_total", 0), slots)
+        return msgspec.structs.replace(reading, tokens_total=self._slots.tokens_total)
 
     def _get(self, endpoint: str, gaps: list[Gap]) -> bytes | None:
         """The body; None (and a Gap) where the endpoint is off, forbidden or endless; raises what is no answer."""
@@ -237,6 +250,10 @@ class ServerPoll:
         if response.status != _READY:
             raise _Refused(response.status, body)
         return body
+
+
+def _at_work(slots: list[Slot]) -> set[tuple[int, int | None]]:
+    return {(slot.id, slot.id_task) for slot in slots if slot.is_processing}
 
 
 class _TooLongError(Exception):

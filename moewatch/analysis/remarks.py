@@ -145,7 +145,8 @@ def time_left(now: Situation) -> str | None:
     left, low, high = now.progress.remaining_bytes, now.progress.eta_low_ns, now.progress.eta_high_ns
     if now.state not in (State.WARMING, State.RECOVERING) or not left or low is None or high is None:
         return None
-    return f"About {size(left)} still to come: {format_duration(low)} to {format_duration(high)}."
+    when = f"{format_duration(low)} to {format_duration(high)}" if low else f"{format_duration(high)} at most"
+    return f"About {size(left)} still to come: {when}."
 
 
 def load_mode_word(mode: LoadMode) -> str:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moewatch.analysis.active import derive_active_bytes
+from moewatch.analysis.advice import advise
 from moewatch.analysis.cause import derive_cause
 from moewatch.analysis.confidence import derive_confidence
 from moewatch.analysis.evidence import derive_evidence
@@ -15,12 +16,13 @@ from moewatch.analysis.memory import GrowthBook, derive_memory, update
 from moewatch.analysis.notes import derive_notes, find_reader
 from moewatch.analysis.progress import derive_progress
 from moewatch.analysis.rates import WINDOW_NS, derive_best, derive_rates
+from moewatch.analysis.remarks import remarks
 from moewatch.analysis.residency import derive_residency
 from moewatch.analysis.signals import Signals, derive_signals, since
 from moewatch.analysis.situation import Situation
 from moewatch.analysis.verdict import Judged, Memo, judge, observe
 from moewatch.analysis.window import Window
-from moewatch.analysis.words import headline, headline_short, remarks
+from moewatch.analysis.words import headline, headline_short
 from moewatch.analysis.workingset import derive_working_set
 from moewatch.domain.frame import Frame, Own, Rates, Server, Target, Verdict
 from moewatch.domain.frame import State as Word
@@ -85,7 +87,7 @@ def _frame(
     working_set = derive_working_set(window, rates, residency, memory)
     progress = derive_progress(window, rates, residency, word)
     notes = derive_notes(window, rates, residency, memory, word)
-    loss, method = derive_loss(signals, rates, by_rate)
+    loss, method = derive_loss(signals, rates, word, by_rate)
     severity = derive_severity(loss, judged.cost) if word is Word.THRASHING else None
     cause = derive_cause(memo, window, signals, judged, memory)
     server = Server(
@@ -117,6 +119,8 @@ def _frame(
         came_back_bytes=came_back.again_bytes if came_back else None,
         disk_bytes_per_s=state.disk_bytes_per_s,
         reader=find_reader(window, rates),
+        others=window.carried.others or (),
+        context_tokens=now.server.context_tokens,
     )
     verdict = Verdict(
         state=word,
@@ -132,6 +136,7 @@ def _frame(
         remarks=remarks(situation),
         evidence=derive_evidence(signals, rates, judged),
         notes=notes,
+        advice=advise(situation),
     )
     return Frame(
         mono_ns=now.mono_ns,

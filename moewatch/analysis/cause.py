@@ -18,7 +18,7 @@ def derive_cause(memo: Memo, window: Window, signals: Signals, judged: Judged, m
         case State.LOADING:
             return Cause.LOAD
         case State.WARMING:
-            return _of_warming(signals, judged)
+            return _of_warming(memo, signals, judged)
         case State.THRASHING:
             return _of_thrashing(memo, window, memory)
         case State.RECOVERING if _is_lowered(memo, window):
@@ -29,9 +29,9 @@ def derive_cause(memo: Memo, window: Window, signals: Signals, judged: Judged, m
             return Cause.UNKNOWN
 
 
-def _of_warming(signals: Signals, judged: Judged) -> Cause:
+def _of_warming(memo: Memo, signals: Signals, judged: Judged) -> Cause:
     ledger = signals.short or signals.glance
-    if judged.is_early or ledger is None or ledger.again_bytes is None or ledger.first_bytes is None:
+    if memo.settled or judged.is_early or ledger is None or ledger.again_bytes is None or ledger.first_bytes is None:
         return Cause.TOPIC_CHANGE
     return Cause.COLD_START if ledger.first_bytes >= ledger.again_bytes else Cause.TOPIC_CHANGE
 

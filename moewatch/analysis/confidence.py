@@ -40,6 +40,6 @@ def _by_readings(window: Window, ledger: Ledger | None) -> float:
     now = window.now
     if ledger.method is Method.REFAULTS and (now.cgroup is None or now.cgroup.workingset_refault_file_total is None):
         confidence *= MACHINE_WIDE  # other programs' refaults are among them
-    if window.carried.residency is None:
+    if not window.is_scanned:
         confidence = min(confidence, BLIND)
     return confidence

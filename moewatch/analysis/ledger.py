@@ -54,7 +54,7 @@ def derive_ledger(window: Window, age_ns: int) -> Ledger | None:
     None before there are two points to compare.
     """
     points = window.points
-    scanned = window.carried.residency is not None
+    scanned = window.is_scanned
     last = len(points) - 1
     if scanned:
         while last > 0 and not points[last].has_scan:
@@ -64,7 +64,7 @@ def derive_ledger(window: Window, age_ns: int) -> Ledger | None:
     first = window.index_at(age_ns)
     if scanned:
         first = _nearest_scan(points, first)
-    if first >= last:
+    if first >= last or first == len(points):
         return None
     return between(points[first], points[last], window.header.host.page_bytes)
 

@@ -3,7 +3,7 @@
 from moewatch.analysis.rates import MIN_TOKENS, WINDOW_NS, Best, tokens_between
 from moewatch.analysis.signals import Signals
 from moewatch.analysis.window import Window
-from moewatch.domain.frame import Rates, Severity
+from moewatch.domain.frame import Rates, Severity, State
 from moewatch.domain.sample import Phase
 
 LIGHT, MODERATE, SEVERE = 0.05, 0.20, 0.50  # shares of the time, as docs/reference/cli.md defines them
@@ -22,18 +22,24 @@ def derive_rate_loss(window: Window, rates: Rates, best: Best | None) -> float |
     return max(0.0, 1 - rates.tokens_per_s / best.tokens_per_s)
 
 
-def derive_loss(signals: Signals, rates: Rates, by_rate: float | None) -> tuple[float | None, str | None]:
-    """The share of the time lost to paging and how it is known: `rate`, `wait` or `stall`, the first that can be had."""
+def derive_loss(signals: Signals, rates: Rates, state: State, by_rate: float | None) -> tuple[float | None, str | None]:
+    """The share of the time lost to paging and how it is known: `rate`, `wait` or `stall`, the first that can be had.
+
+    None while nobody waits for tokens. A steady server's slower tokens have other reasons (a longer context, another program on
+    its cores): there, only a speed near the best says something about paging.
+    """
+    if state in (State.IDLE, State.LOADING, State.UNKNOWN):
+        return None, None
     waited = signals.again_cost if signals.again_cost is not None else signals.cost_long
-    if signals.active_ratio == 0:
-        return None, None  # nobody waits
+    if state is State.STEADY:
+        waited = signals.cost_short
+        by_rate = None if by_rate is None or by_rate >= LIGHT else by_rate
     if by_rate is not None and (waited is None or waited >= PAGING_COST):
         return by_rate, "rate"
     if waited is not None and signals.cost_by == "wait":
         return min(1.0, waited), "wait"
-    if rates.memory_stall_ratio is not None:
-        return rates.memory_stall_ratio, "stall"
-    return None, None
+    stalled = waited if signals.cost_by == "stall" else rates.memory_stall_ratio
+    return (None, None) if stalled is None else (stalled, "stall")
 
 
 def derive_severity(loss_ratio: float | None, cost: float | None) -> Severity:

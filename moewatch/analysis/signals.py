@@ -104,7 +104,7 @@ def turned_over(window: Window, anchor: Point) -> float | None:
 
 def since(window: Window, anchor: Point) -> Ledger | None:
     """The ledger from a kept point to the newest that can end one."""
-    scanned = window.carried.residency is not None
+    scanned = window.is_scanned
     for point in reversed(window.points):
         if point.has_scan or not scanned:
             if point.sample.mono_ns <= anchor.sample.mono_ns:
@@ -117,7 +117,7 @@ def point_at(window: Window, age_ns: int) -> Point:
     """The point of about that age that can begin a ledger."""
     points = window.points
     index = window.index_at(age_ns)
-    if window.carried.residency is not None:
+    if window.is_scanned:
         for near in range(index, len(points)):
             if points[near].has_scan:
                 return points[near]

@@ -21,16 +21,21 @@ from moewatch.units import MB, S
 # Shares of time. Thrashing 0.10 to 0.65; with a skewed working set that all but fits 0.05 at the very start, then
 # below 0.02 (K, B95). 5 % is what people call lost; below 3 % it has ended.
 COST_ENTER, COST_STAY = 0.05, 0.03
+# By memory stalls (no disk row) less is seen: thrashing 0.04 to 0.42, everything else 0.02 at most.
+STALL_ENTER, STALL_STAY = 0.03, 0.02
 # Without a cost: the share of what tokens need that came back. Thrashing 0.008 to 1; a harmless trickle 0.004 at most.
 MISS_ENTER, MISS_STAY = 0.008, 0.004
 # Without tokens either: cache turned over per second. Thrashing 0.08 to 0.75 of it, a trickle 0.01 at most.
 TURN_ENTER_PER_S, TURN_STAY_PER_S = 0.03, 0.015
 # A change of topic that fits brings back 0.6 of the cache (C2), at most all of it; the last tenth is the ledger's error.
 TURNOVERS = 0.9
-MIN_HOT_NS = 4 * S  # a change of topic looks the same for 3 s
+MIN_HOT_NS = 3 * S  # a change of topic looks the same for 3 s
 # A burst that levels off falls to less than this share of its own mean within 5 s (C2: 0.15), thrashing never did (0.6).
 DECAY = 0.4
 CALM_NS = 3 * S  # so long below COST_STAY ends it
+# Between two requests nothing is learnt: the next one may go on where the last one stopped. After so long all is open again.
+FORGET_NS = 120 * S
+SETTLED_NS = 8 * S  # so long steady, and the cold start is over: what comes new from then on is another topic
 READING_BYTES_PER_S = 1 * MB  # below, the disk is as good as still
 LEVELS_OFF_RATIO = 0.3  # departed / read: warming and recovery 0.0 to 0.2, thrashing 0.98 to 1.1
 WORKING_RATIO = 0.1  # of the last 5 s with a request in work; below it is idle
@@ -44,8 +49,9 @@ class Episode(Struct, frozen=True, kw_only=True):
     """Churn that costs time, from where it began."""
 
     anchor: Point
-    hot_ns: int  # how long it has been costly
-    calm_ns: int = 0  # how long it has not
+    hot_ns: int = 0  # how long it has been seen to be costly
+    calm_ns: int = 0  # how long it has not, while requests were in work
+    idle_ns: int = 0  # how long nothing was in work since
 
 
 class Memo(Struct, frozen=True, kw_only=True):
@@ -60,6 +66,7 @@ class Memo(Struct, frozen=True, kw_only=True):
     breaks: int = 0
     last_ns: int | None = None
     episode: Episode | None = None
+    settled: bool = False  # it has been steady since the load
     best: Best | None = None
     highest_limit_bytes: int | None = None
 
@@ -82,10 +89,17 @@ def observe(memo: Memo, window: Window) -> Memo:
     if limit is not None:
         memo = replace(memo, highest_limit_bytes=max(limit, memo.highest_limit_bytes or 0))
     if memo.from_ns is None or memo.breaks != window.carried.breaks:
-        memo = replace(memo, from_ns=now.mono_ns, breaks=window.carried.breaks, episode=None, last_ns=None)
-    if now.server.phase is Phase.LOADING:
-        memo = replace(memo, from_ns=now.mono_ns, episode=None)
+        memo = replace(
+            memo, from_ns=now.mono_ns, breaks=window.carried.breaks, episode=None, last_ns=None, settled=False
+        )
+    if now.server.phase is Phase.LOADING or _was_loading(window):
+        memo = replace(memo, from_ns=now.mono_ns, episode=None, settled=False)
     return memo
+
+
+def _was_loading(window: Window) -> bool:
+    """Whether the last interval began while loading: its reads are the load's."""
+    return len(window.samples) > 1 and window.samples[-2].server.phase is Phase.LOADING
 
 
 def judge(
@@ -102,14 +116,17 @@ def judge(
     sustained = _is_sustained(memo, signals, episode, turned)
     wanted = _wanted(memo, window, signals, hot=hot, episode=episode, sustained=sustained)
     state = _held(memo, now.mono_ns, wanted)
-    if memo.state is State.THRASHING and state is not State.THRASHING:
-        episode = None
+    if memo.state is State.THRASHING and state is not State.THRASHING and episode is not None:
+        # after a pause it must cost time anew for a while, but the cache need not turn over once more
+        episode = replace(episode, hot_ns=0) if state is State.IDLE else None
+    if state is State.STEADY and memo.since_ns is not None and now.mono_ns - memo.since_ns >= SETTLED_NS:
+        memo = replace(memo, settled=True)
     judged = Judged(
         state=state,
         turned=turned,
         cost=signals.cost_long if state is State.THRASHING else signals.cost_short,
         is_costly=hot,
-        is_early=episode is not None and state is not State.THRASHING,
+        is_early=episode is not None and state is State.WARMING,
         missing=_missing(window, signals) if state is State.UNKNOWN else (),
     )
     return _moved(replace(memo, episode=episode, last_ns=now.mono_ns), window, state), judged
@@ -117,7 +134,6 @@ def judge(
 
 def is_hot(memo: Memo, signals: Signals, rates: Rates, loss_by_rate: float | None) -> bool:
     """Whether bytes that had departed come back at a price, now."""
-    staying = memo.episode is not None
     short = signals.short
     if short is None or not short.churn_bytes or signals.active_ratio < HOT_WORKING_RATIO or short.span_ns < S:
         return False
@@ -125,15 +141,18 @@ def is_hot(memo: Memo, signals: Signals, rates: Rates, loss_by_rate: float | Non
     if per_s < READING_BYTES_PER_S:
         return False
     cost = signals.cost_short
-    if cost is not None:
-        if loss_by_rate is not None and loss_by_rate < COST_ENTER and cost < RATE_CLEARS_COST:
-            return False
-        return cost >= (COST_STAY if staying else COST_ENTER)
-    if rates.miss_ratio is not None:
-        return rates.miss_ratio >= (MISS_STAY if staying else MISS_ENTER)
-    return bool(short.resident_bytes) and per_s / (short.resident_bytes or 1) >= (
-        TURN_STAY_PER_S if staying else TURN_ENTER_PER_S
+    if cost is not None and loss_by_rate is not None and loss_by_rate < COST_ENTER and cost < RATE_CLEARS_COST:
+        return False
+    measures = (
+        (cost if signals.cost_by == "wait" else None, COST_ENTER, COST_STAY),
+        (cost if signals.cost_by == "stall" else None, STALL_ENTER, STALL_STAY),
+        (rates.miss_ratio, MISS_ENTER, MISS_STAY),
+        (per_s / short.resident_bytes if short.resident_bytes else None, TURN_ENTER_PER_S, TURN_STAY_PER_S),
     )
+    for value, enter, stay in measures:  # the first that is known decides
+        if value is not None:
+            return value >= (stay if memo.episode is not None else enter)
+    return False
 
 
 def _continued(memo: Memo, window: Window, signals: Signals, *, hot: bool, step_ns: int) -> Episode | None:
@@ -141,10 +160,13 @@ def _continued(memo: Memo, window: Window, signals: Signals, *, hot: bool, step_
     if episode is None:
         if not hot or signals.short is None:
             return None
-        # what the short window shows has gone on for its span
-        return Episode(anchor=point_at(window, signals.short.span_ns), hot_ns=signals.short.span_ns // 2)
+        # what the short window shows may have begun with it
+        return Episode(anchor=point_at(window, signals.short.span_ns))
     if hot:
-        return replace(episode, hot_ns=episode.hot_ns + step_ns, calm_ns=0)
+        return replace(episode, hot_ns=episode.hot_ns + step_ns, calm_ns=0, idle_ns=0)
+    if signals.active_ratio < HOT_WORKING_RATIO:
+        episode = replace(episode, idle_ns=episode.idle_ns + step_ns)
+        return None if episode.idle_ns >= FORGET_NS else episode
     episode = replace(episode, calm_ns=episode.calm_ns + step_ns)
     return None if episode.calm_ns >= CALM_NS else episode
 
@@ -157,6 +179,8 @@ def _is_sustained(memo: Memo, signals: Signals, episode: Episode | None, turned:
         return True
     if episode.calm_ns or episode.hot_ns < MIN_HOT_NS or turned < TURNOVERS:
         return False
+    if signals.glance is not None and _levels_off(signals.glance):
+        return False  # all of it departed at once, and comes back now
     long = signals.long
     if long is None or not long.churn_bytes or not signals.short.churn_bytes:
         return False
@@ -166,28 +190,35 @@ def _is_sustained(memo: Memo, signals: Signals, episode: Episode | None, turned:
 def _wanted(
     memo: Memo, window: Window, signals: Signals, *, hot: bool, episode: Episode | None, sustained: bool
 ) -> State:
+    short, reading = signals.short, is_reading(signals)
     if signals.phase is Phase.LOADING:
-        return State.LOADING
-    if signals.phase is Phase.UNKNOWN and signals.short is None:
-        return State.UNKNOWN
-    reading = is_reading(signals)
-    if signals.active_ratio <= WORKING_RATIO:
-        return State.WARMING if reading else State.IDLE
-    if not is_mapped(window):
-        return State.STEADY  # its weights lie in memory that no file backs: paging cannot be the cause
-    if signals.span_ns < MIN_SPAN_NS or signals.short is None:
-        return State.UNKNOWN if memo.state is not State.LOADING else memo.state
-    short = signals.short
+        state = State.LOADING
+    elif signals.phase is Phase.UNKNOWN and short is None:
+        state = State.UNKNOWN
+    elif signals.active_ratio <= WORKING_RATIO:
+        state = State.WARMING if reading else State.IDLE
+    elif not is_mapped(window):
+        state = State.STEADY  # its weights lie in memory that no file backs: paging cannot be the cause
+    elif signals.span_ns < MIN_SPAN_NS or short is None:
+        state = memo.state if memo.state is State.LOADING else State.UNKNOWN
+    elif sustained and not _levels_off(short):
+        state = State.THRASHING
+    else:
+        state = _of_calm(signals, short, reading=reading, costly=hot or episode is not None)
+    return state
+
+
+def _of_calm(signals: Signals, short: Ledger, *, reading: bool | None, costly: bool) -> State:
+    """The state of a server that works and does not thrash."""
     if short.departed_bytes is None or short.again_bytes is None:
-        return State.UNKNOWN if reading is not False else State.STEADY
-    if sustained and not _levels_off(short):
-        return State.THRASHING
+        return State.STEADY if reading is False else State.UNKNOWN
     if not reading:
         return State.STEADY
-    glance = signals.glance or short
-    if _levels_off(short) or _levels_off(glance):
-        return State.WARMING if (short.first_bytes or 0) >= short.again_bytes else State.RECOVERING
-    return State.WARMING if hot or episode is not None else State.STEADY
+    if short.first_bytes is not None and short.first_bytes >= short.again_bytes:
+        return State.WARMING
+    if _levels_off(short) or (signals.glance is not None and _levels_off(signals.glance)):
+        return State.RECOVERING
+    return State.WARMING if costly else State.STEADY
 
 
 def is_reading(signals: Signals) -> bool | None:
@@ -207,11 +238,11 @@ def is_reading(signals: Signals) -> bool | None:
 
 
 def _levels_off(ledger: Ledger) -> bool:
-    """Whether bytes arrive and next to none depart."""
+    """Whether bytes arrive, more than a trickle, and next to none depart."""
     if ledger.departed_bytes is None:
         return False
     read = ledger.read_bytes if ledger.read_bytes is not None else (ledger.again_bytes or 0)
-    return ledger.departed_bytes < LEVELS_OFF_RATIO * read
+    return read >= READING_BYTES_PER_S * ledger.span_s and ledger.departed_bytes < LEVELS_OFF_RATIO * read
 
 
 def _held(memo: Memo, now_ns: int, wanted: State) -> State:
@@ -246,6 +277,6 @@ def _missing(window: Window, signals: Signals) -> tuple[str, ...]:
     missing = []
     if now.process is None or now.process.read_bytes_total is None:
         missing.append("process.read_bytes_total")
-    if window.carried.residency is None:
+    if not window.is_scanned:
         missing.append("residency")
     return tuple(missing)

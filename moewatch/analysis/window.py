@@ -12,6 +12,7 @@ from moewatch.units import S
 
 SPAN_NS = 75 * S  # longest look-back of any figure (working set: a minute) with room for slow intervals
 MAX_SAMPLES = 512  # 75 s at 5 samples a second are 375; more than that is thinned by dropping the oldest
+STALE_NS = 5 * S  # a scan may skip Samples (every second one in the recordings), but not for so long
 SUSPEND_NS = 5 * S  # wall clock steps by NTP are far smaller; waking up takes longer
 
 
@@ -69,6 +70,13 @@ class Window(Struct, frozen=True, kw_only=True):
     def now(self) -> Sample:
         """The newest Sample; IndexError before the first."""
         return self.samples[-1]
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether residency is read here: the latest reading is no older than three intervals (or 5 s)."""
+        last_ns = self.carried.residency_ns
+        patience_ns = max(STALE_NS, 3 * self.header.interval_ns)
+        return last_ns is not None and self.samples[-1].mono_ns - last_ns <= patience_ns
 
     @property
     def span_ns(self) -> int:

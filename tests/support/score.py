@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from moewatch import engine
 from moewatch.domain.frame import State
-from moewatch.domain.sample import Header, Phase, ResidencyReading, Sample, ServerReading
+from moewatch.domain.sample import Header, ResidencyReading, Sample, ServerReading
 from moewatch.trace.reader import read_trace
 
 GRACE_S, DETECT_S, KEEP, MATCH, READING = 6.0, 12.0, 0.90, 0.85, 0.60
@@ -165,7 +165,7 @@ def score(paths: Iterable[Path], every: int = 1, strips: Sequence[str] = (), *, 
         result.flaps += sum(t1 - t0 < 5e9 for t0, t1 in itertools.pairwise(changes))
         result.count += len(states)
         for label in labels:
-            _score_label(result, name, label, states, whole, strips)
+            _score_label(result, name, label, states=states, whole=whole, strips=strips)
     return result
 
 
@@ -173,6 +173,7 @@ def _score_label(
     result: Score,
     name: str,
     label: Label,
+    *,
     states: list[tuple[int, State]],
     whole: list[Sample],
     strips: Sequence[str],

@@ -100,8 +100,13 @@ def is_dense_evicted(window: Window, residency: Residency, state: State) -> bool
         return False
     if residency.age_ns is not None and residency.age_ns > MAX_AGE_NS:
         return False
+    # the scan of a moment swings about the bar (0.8 to 0.97 within a minute of recording H): most of 10 s must be below
     bar = DENSE_RATIO if model is not None and (model.embedding_bytes or not model.n_expert) else DENSE_RATIO_WITH_TABLE
-    return ratio < bar
+    recent = [s.residency.dense_resident_bytes for s in window.since(LOOK_BACK_NS) if s.residency is not None]
+    needed = residency.dense_needed_bytes
+    ratios = [size / needed for size in recent if size is not None] if needed else []
+    below = [one < bar for one in ratios] or [ratio < bar]
+    return sum(below) > len(below) / 2
 
 
 def is_readahead_off(window: Window, rates: Rates) -> bool:

@@ -22,6 +22,10 @@ from moewatch.units import (
 
 # Below this the disk is as good as still: a server that fits reads 0, one with a harmless trickle 1 to 4 MB/s (recordings A, K)
 QUIET_BYTES_PER_S = 1 * MB
+TOPIC_SEEN_NS = 30 * S  # the start-up's own reads are over by then (recordings: 10 to 20 s)
+# More than this many times a token's need is a prompt's reading, spread over the first few tokens after it (12 times
+# in recording H); read-ahead of 4 MiB alone makes 3.4
+MAX_NEEDS = 5
 # dense weights resident below this share are not ready; scans of a server that fits stand at 0.995 to 1.0 (recordings A, C, G)
 READY_RATIO = 0.98
 _WORDS = {
@@ -210,6 +214,10 @@ def _about_left(now: Situation) -> str:
 def _warming(now: Situation) -> str:
     if _is_new_topic(now):
         return "New topic: other experts come in. Not a fault yet."
+    if _mostly_comes_back(now):
+        back = _came_back(now)
+        what = "Parts" if back is None else size(back)
+        return f"{what} came back that had left memory. Too early to say if it will fit."
     first = now.progress.first_bytes
     if first is None:
         return "Parts of the model are read for the first time. Too early to say if it will fit."
@@ -220,12 +228,28 @@ def _warming(now: Situation) -> str:
 def _warming_short(now: Situation) -> str:
     if _is_new_topic(now):
         return "New topic: other experts come in."
+    if _mostly_comes_back(now):
+        back = _came_back(now)
+        return f"{'Parts' if back is None else size(back)} came back; it may yet fit."
     first = now.progress.first_bytes
     return "First reads; too early to judge." if first is None else f"{size(first)} read for the first time."
 
 
 def _is_new_topic(now: Situation) -> bool:
-    return now.cause is Cause.TOPIC_CHANGE or Note.TOPIC_CHANGE in now.notes
+    """Not for a model without experts, and not so soon after the start that there was no topic before."""
+    if Note.TOPIC_CHANGE in now.notes:
+        return True
+    return now.cause is Cause.TOPIC_CHANGE and now.seen_ns >= TOPIC_SEEN_NS and not now.is_dense
+
+
+def _mostly_comes_back(now: Situation) -> bool:
+    first, back = now.progress.first_bytes, _came_back(now)
+    if first is not None and back is not None:
+        return back > first
+    if first is not None and first < MIB:
+        return True
+    first_rate, again_rate = now.rates.first_read_bytes_per_s, now.rates.reread_bytes_per_s
+    return first_rate is not None and again_rate is not None and again_rate > first_rate
 
 
 def _recovering(now: Situation) -> str:
@@ -248,10 +272,11 @@ def _recovering_short(now: Situation) -> str:
 
 
 def _came_back(now: Situation) -> float | None:
-    if now.came_back_bytes is not None:
-        return now.came_back_bytes
-    rate = now.rates.reread_bytes_per_s
-    return None if rate is None else rate * now.rates.window_ns / S
+    """Bytes since the state began; None as well while there are none to speak of."""
+    back: float | None = now.came_back_bytes
+    if back is None and now.rates.reread_bytes_per_s is not None:
+        back = now.rates.reread_bytes_per_s * now.rates.window_ns / S
+    return None if back is None or back < MIB else back
 
 
 def _still_missing(now: Situation) -> int | None:
@@ -295,7 +320,7 @@ def _thrashing(now: Situation) -> str:
         return f"AGAIN: at least {per_second(per_s)} (seen by sampling; a 6.5 kernel would count it)."
     if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
         return f"The prompt reads {per_second(per_s)} AGAIN; no tokens yet."
-    if per_token is not None:
+    if per_token is not None and _is_plausible(per_token, now.active_bytes):
         return _per_token(per_token, now.active_bytes)
     if per_s is not None:
         return f"The server reads {per_second(per_s)} from disk AGAIN: it had been in memory."
@@ -312,6 +337,10 @@ def _per_token(again_bytes: float, need_bytes: int | None) -> str:
     return f"{again}, of the {format_mb(need_bytes)} MB a token needs."
 
 
+def _is_plausible(again_bytes: float, need_bytes: int | None) -> bool:
+    return not need_bytes or again_bytes <= MAX_NEEDS * need_bytes
+
+
 def _thrashing_short(now: Situation) -> str:
     rates = now.rates
     per_token, per_s = rates.reread_bytes_per_token, rates.reread_bytes_per_s
@@ -319,7 +348,7 @@ def _thrashing_short(now: Situation) -> str:
         return f"At least {per_second(per_s)} AGAIN."
     if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
         return f"Prompt reads {per_second(per_s)} AGAIN."
-    if per_token is not None:
+    if per_token is not None and _is_plausible(per_token, now.active_bytes):
         return f"Every token reads {format_mb(per_token)} MB AGAIN."
     return "Reads from disk AGAIN." if per_s is None else f"Reads {per_second(per_s)} AGAIN."
 

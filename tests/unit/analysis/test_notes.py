@@ -10,6 +10,7 @@ from moewatch.analysis.window import Window
 from moewatch.domain.frame import Growth, Memory, Note, Rates, Residency, State
 from moewatch.domain.sample import Device, Header, LoadMode, OtherProcess, Phase, ServerReading, VmReading
 from moewatch.units import GIB, KIB, MB, MIB, S
+from tests.support.situations import DENSE as MODEL_DENSE
 from tests.support.situations import DENSE_MODEL, MODEL, TOTAL, header, process, scan, window
 
 HOST = Memory(limit_scope="host")
@@ -177,6 +178,20 @@ def test_the_token_tables_absence_is_no_alarm_where_it_is_counted_among_the_dens
 
 def _fields() -> dict[str, Any]:
     return {name: getattr(MODEL, name) for name in MODEL.__struct_fields__}
+
+
+def test_a_moments_swing_of_the_dense_weights_is_no_alarm() -> None:
+    def swings(low_share: float) -> Window:
+        # of ten scans so many are below the bar
+        return window(
+            lambda t: {
+                "residency": scan(dense_resident_bytes=int((0.9 if t % 10 < 10 * low_share else 1.0) * MODEL_DENSE))
+            }
+        )
+
+    now = Residency(dense_ratio=0.9, dense_needed_bytes=MODEL_DENSE, age_ns=0, backend="cachestat")
+    assert Note.DENSE_WEIGHTS_EVICTED in notes(swings(0.8), residency=now, state=State.THRASHING)
+    assert Note.DENSE_WEIGHTS_EVICTED not in notes(swings(0.3), residency=now, state=State.THRASHING)
 
 
 def readers(rate_mb: int) -> Window:

@@ -125,6 +125,27 @@ def test_thrashing_figures_agree_with_each_other() -> None:
     assert figure * 3.1 == pytest.approx(1271, rel=0.01)
 
 
+def test_what_came_back_is_not_called_a_first_read() -> None:
+    back = rates(first_read_bytes_per_s=1e6, reread_bytes_per_s=8e7)
+    now = situation(State.WARMING, cause=Cause.TOPIC_CHANGE, seen_ns=12 * S, came_back_bytes=GIB, rates=back)
+    assert headline(now) == "1.0 GiB came back that had left memory. Too early to say if it will fit."
+    assert headline_short(now) == "1.0 GiB came back; it may yet fit."
+
+
+def test_no_other_experts_in_a_model_without_experts() -> None:
+    assert "experts" not in headline(situation(State.WARMING, cause=Cause.TOPIC_CHANGE, model=DENSE_MODEL))
+
+
+def test_a_prompts_reading_is_not_put_on_its_first_tokens() -> None:
+    mixed = rates(reread_bytes_per_token=12 * ACTIVE, reread_bytes_per_s=380e6, tokens_per_s=0.2)
+    assert headline(situation(State.THRASHING, rates=mixed)).startswith("The server reads 380 MB/s from disk AGAIN")
+
+
+def test_nothing_came_back_is_no_figure() -> None:
+    now = situation(State.RECOVERING, came_back_bytes=0, memory=Memory(model_resident_bytes=TOTAL - GIB))
+    assert headline(now) == "Nothing is pushed out any more; at most 1.0 GiB still missing."
+
+
 def test_again_is_in_capitals_and_first_reads_are_not() -> None:
     assert "AGAIN" in headline(situation(State.THRASHING, rates=THRASHING))
     warming = headline(situation(State.WARMING, progress=Progress(first_bytes=GIB)))

@@ -19,6 +19,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "stream": Command("stream", "one line (or JSON frame) per sample until interrupted"),
+    "check": Command("check", "one answer and an exit code: does it thrash, is it ready"),
     "record": Command("record", "raw samples to a file"),
     "replay": Command("replay", "the same dashboard, or the same JSON frames, from a recording"),
     "doctor": Command("doctor", "what can be read here and what cannot, why, and the remedy"),

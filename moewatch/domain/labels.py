@@ -1,6 +1,6 @@
 """How a state is named to people, the same on every screen and in every line of text."""
 
-from moewatch.domain.frame import Severity, State, Verdict
+from moewatch.domain.frame import Frame, Severity, State, Verdict
 
 SYMBOL = {
     State.UNKNOWN: "?",
@@ -40,3 +40,11 @@ def state_label(verdict: Verdict, dense_ratio: float | None, *, ascii_only: bool
     if verdict.state is State.IDLE and dense_ratio is not None:
         word = f"{word}, {'ready' if dense_ratio >= READY_DENSE_RATIO else 'cold'}"
     return f"{(ASCII_SYMBOL if ascii_only else SYMBOL)[verdict.state]} {word}"
+
+
+def is_ready(frame: Frame) -> bool | None:
+    """Whether what every token needs is in memory; None when that cannot be known. A copied model always is."""
+    if frame.target.load_mode.is_mapped is False:
+        return True
+    ratio = frame.residency.dense_ratio
+    return None if ratio is None else ratio >= READY_DENSE_RATIO

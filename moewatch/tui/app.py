@@ -151,7 +151,7 @@ class MoewatchApp(App[None]):
         width, height = width or self.size.width, height or self.size.height
         with self._session.locked() as session:
             view = self._view(session)
-            rows = self._layout.rows(view, width, height, self.keys())
+            rows = self._layout.rows(view, width, height, self.live_keys())
         self._lines.show(rows)
 
     def _view(self, session: Session) -> View:
@@ -176,7 +176,7 @@ class MoewatchApp(App[None]):
             zone=self._zone,
         )
 
-    def keys(self) -> tuple[Key, ...]:
+    def live_keys(self) -> tuple[Key, ...]:
         """The keys that do something now."""
         session = self._session
         replay = session.position is not None
@@ -243,7 +243,7 @@ class MoewatchApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys, the signs and where the figures come from."""
-        keys = self.keys()
+        keys = self.live_keys()
         self.push_screen(Page(lambda width: pages.help_page(keys, width, self._glyphs), self._styles))
 
     def action_advice(self) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from moewatch.tui.history import COLUMN_NS, Figure, Mark
+from moewatch.tui.history import COLUMN_NS, Figure, Mark, MarkKind
 from moewatch.tui.plots import Plot, Series, canvas_columns, nice_top, sparkline, stacked
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of
 from moewatch.tui.viewmodel import View, clock, tokens_text
@@ -48,18 +48,22 @@ def marks_line(view: View, marks: Sequence[tuple[str, Mark]], width: int, *, sho
     """What the numbers on the time axis are, the newest kept when room is short, and the column's width."""
     right = () if short else (Span(f"one column = {column_text(view.zoom)}", Role.DIM), Span("    +/- ", Role.KEY))
     room = width - width_of(right) - 3
+    between = "   " if short else "    "
     texts: list[tuple[str, str]] = []
     used = 0
     for number, mark in reversed(marks):
-        text = clean(mark.text) if mark.kind != "grew" or not short else clean(mark.text).removesuffix(" GiB")
-        text = f"{clock(mark.wall_ns, view.zone, seconds=False)} {text}"
-        used += len(number) + 1 + len(text) + 4
-        if used > room + 4 and texts:
+        text = (
+            clean(mark.text) if mark.kind is not MarkKind.GREW or not short else clean(mark.text).removesuffix(" GiB")
+        )
+        if not short or mark.kind is not MarkKind.STATE:
+            text = f"{clock(mark.wall_ns, view.zone, seconds=False)} {text}"
+        used += len(number) + 1 + len(text) + len(between)
+        if used > room + len(between) and texts:
             break
         texts.insert(0, (number, fit(text, max(4, room - 3), view.glyphs.ellipsis)))
     row: list[Span] = [] if short else [Span(" ")]
     for n, (number, text) in enumerate(texts):
-        row.extend((Span("    " if n else ""), Span(number, Role.STRONG), Span(f" {text}")))
+        row.extend((Span(between if n else ""), Span(number, Role.STRONG), Span(f" {text}")))
     if not texts:
         row.append(Span("no marks yet", Role.DIM))
     return apart(row, right, width)

@@ -55,7 +55,7 @@ BLOCKS = Glyphs(
     edge="▌", pointer="▸", dash="–", dot="·", ellipsis="…", paused="▮▮",  # noqa: RUF001 - the dash of the design
     server="█", model="▓", cache="░", program="▒", rest="=", free=" ",
     dense="█", experts="▓", table="▒", disk="·", gpu="◇",
-    again="█", first="░", others="▒", trickle=".", resident="▓", trace="•", limit="─", first_answer="▾",
+    again="█", first="░", others="▒", trickle=".", resident="█", trace="•", limit="─", first_answer="▾",
     ramp=" ▁▂▃▄▅▆▇█",
     states={
         State.UNKNOWN: "?", State.IDLE: "○", State.LOADING: "↓", State.WARMING: "↗", State.STEADY: "●",
@@ -68,7 +68,7 @@ ASCII = Glyphs(
     edge="|", pointer=">", dash="-", dot="|", ellipsis="~", paused="!!",
     server="#", model="M", cache=":", program="+", rest="=", free=" ",
     dense="#", experts="M", table="t", disk=".", gpu="G",
-    again="#", first=":", others="+", trickle=".", resident="M", trace="o", limit="-", first_answer="v",
+    again="#", first=":", others="+", trickle=".", resident="#", trace="o", limit="-", first_answer="v",
     ramp=" ._-=+*##",
     states={
         State.UNKNOWN: "?", State.IDLE: "o", State.LOADING: "v", State.WARMING: "^", State.STEADY: "*",

@@ -21,6 +21,7 @@ _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _SEEN_SHARE = 0.001  # what is less than this of the axis is drawn as nothing
 _EIGHTHS = 8  # the ramp's levels
 _ROLE_CODE = 100  # plotext's colour number of Role 0; any free stretch of the 256 will do
+_PLAIN_AXIS = str.maketrans("│┤", "|+")
 _TOKEN = re.compile(r"\x1b\[([\d;]*)m")
 _FOREGROUND = re.compile(r"38;5;(\d+)")
 
@@ -89,6 +90,8 @@ class Plot:
             self._key = key
             self.drawn += 1
             text = _draw(series, heights, columns=columns, rows=rows, top=top, glyphs=glyphs, ticks=ticks)
+            if glyphs.ramp[-1] != "█":
+                text = text.translate(_PLAIN_AXIS)
             self._rows = [_split(line) for line in text.split("\n")[:rows]]
             self._rows.append(_axis(series, columns, marks, glyphs))
         return self._rows

@@ -257,7 +257,7 @@ def banner(view: View, width: int) -> list[Row]:
         left.append(Span("   " + since, Role.DIM))
     right = (
         Span(f"{tokens_text(view):>6} tokens/s", Role.STRONG),
-        Span(f"    {best_text(view):<20}"[: 4 + 20], Role.DIM),
+        Span(f"    {best_text(view):<19}", Role.DIM),
     )
     rows = [apart(left, right, width)]
     sentence = view.glyphs.plain(headline(view, room))
@@ -346,7 +346,7 @@ def counted(view: View, width: int) -> list[Span]:
 
 
 def _mb(view: View, value: float | None) -> str:
-    return view.glyphs.plain(format_mb(value))
+    return view.glyphs.plain(format_mb(value).removesuffix(".0"))
 
 
 def lost(view: View) -> list[Span]:
@@ -363,7 +363,7 @@ def lost(view: View) -> list[Span]:
         Span("time lost       ", Role.DIM),
         Span(f"{lost_.rstrip():<24} "),
         Span("memory stall ", Role.DIM),
-        Span(f"{stall:<10}"),
+        Span(f"{stall:<11}"),
         Span("faults ", Role.DIM),
         Span(view.glyphs.plain(faults)),
     ]

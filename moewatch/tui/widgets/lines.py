@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from moewatch.tui.rows import Row, text_of
+from moewatch.tui.rows import Role, Row, text_of
 
 
 class Lines(Widget):
@@ -68,18 +68,22 @@ class Lines(Widget):
         return strip
 
     def _strip(self, row: Row) -> Strip:
+        """Equal neighbours merged; blanks join what stands before them, as SVG viewers drop them at a text's start."""
         segments: list[Segment] = []
-        text, style = "", None
+        text, style = "", self._palette[Role.PLAIN]
+        reverse = self._palette[Role.ALARM]
         for span in row:
-            own = self._palette[span.role]
-            if own is style:
-                text += span.text
+            own, rest = self._palette[span.role], span.text
+            if own is not style and own is not reverse and style is not reverse:
+                rest = span.text.lstrip(" ")
+                text += span.text[: len(span.text) - len(rest)]
+            if own is style or not rest:
+                text += rest
                 continue
             if text:
                 segments.append(Segment(text, style))
-            text, style = span.text, own
-        if text:
-            segments.append(Segment(text, style))
+            text, style = rest, own
+        segments.append(Segment(text, style))
         return Strip(segments).adjust_cell_length(self.size.width)
 
     def on_click(self, event: events.Click) -> None:

@@ -16,7 +16,7 @@ class Rotation:
         self.scan = scan
         self.count = 0  # whole rotations done
         self.last_cost_ns = 0  # CPU time of the last whole one
-        self.failure: Gap | None = None  # of the last unit asked for
+        self.failure: Gap | None = None  # of the last step
         self._clock = clock
         self._unit = 0
         self._seen_ns = [NEVER] * scan.n_units
@@ -27,6 +27,7 @@ class Rotation:
         began_ns = self._clock.thread_cpu_ns()
         count = self.count
         spent_ns = 0
+        self.failure = None
         while spent_ns < budget_ns and not stop.is_set():
             now_ns = self._clock.mono_ns()
             try:
@@ -50,7 +51,6 @@ class Rotation:
         return max(0, now_ns - self._seen_ns[self._unit])
 
     def _advance(self, now_ns: int, spent_ns: int) -> None:
-        self.failure = None
         if self._seen_ns:
             self._seen_ns[self._unit] = now_ns
         if self._unit + 1 < self.scan.n_units:

@@ -95,8 +95,10 @@ class ResidencyScanner:
         self._open()
         if self._rotation is not None:
             count = self._rotation.count
-            while self._rotation.count == count and self._rotation.failure is None:
+            while True:
                 self._scanned_ns += self._rotation.step(S, self._stop)
+                if self._rotation.count != count or self._rotation.failure is not None or self._stop.is_set():
+                    break
 
     def read(self) -> tuple[ResidencyReading | None, list[Gap]]:
         """Totals now and parts as last scanned; (None, gaps) when nothing can be known."""
@@ -149,7 +151,12 @@ class ResidencyScanner:
         budget_ns = FIRST_STEP_CPU_NS
         while not self._clock.sleep_until(due_ns, self._stop) and self._rotation is not None:
             rotation, count = self._rotation, self._rotation.count
-            spent_ns = rotation.step(budget_ns, self._stop)
+            before_ns = self._clock.thread_cpu_ns()
+            rotation.step(budget_ns, self._stop)
+            has_ended = rotation.count != count
+            if has_ended:
+                self._doubt_nothing(rotation)
+            spent_ns = self._clock.thread_cpu_ns() - before_ns
             self._scanned_ns += spent_ns
             now_ns = due_ns = self._clock.mono_ns()
             if budget_ns == STEP_CPU_NS:  # the first step is forgiven, every later one is slept off
@@ -157,8 +164,7 @@ class ResidencyScanner:
             budget_ns = STEP_CPU_NS
             if rotation.failure is not None:
                 due_ns = max(due_ns, now_ns + RETRY_NS)
-            elif rotation.count != count:
-                self._doubt_nothing(rotation)
+            elif has_ended:
                 due_ns = began_ns = max(due_ns, began_ns + ROTATION_NS)
 
     def _doubt_nothing(self, rotation: Rotation) -> None:

@@ -11,11 +11,11 @@ NEVER, RESIDENT, EVICTED = 0, 1, 2
 
 
 class ScriptedPageCache:
-    """Pages by the file's base name; an error set for a call is raised by it."""
+    """Pages by file; an error set for a call is raised by it."""
 
     def __init__(self, page_bytes: int = 4096, clock: ManualClock | None = None) -> None:
         self.page_bytes = page_bytes
-        self.pages: dict[str, bytearray] = {}
+        self.pages: dict[int, bytearray] = {}  # by inode
         self.cachestat_error: ReadingError | None = None
         self.mincore_error: ReadingError | None = None
         self.cachestat_is_silent = False  # as on a stacked file system
@@ -25,8 +25,8 @@ class ScriptedPageCache:
 
     def add(self, path: Path) -> bytearray:
         """The pages of a file, never read so far; states are written into it."""
-        self.pages[path.name] = bytearray(-(-path.stat().st_size // self.page_bytes))
-        return self.pages[path.name]
+        about = path.stat()
+        return self.pages.setdefault(about.st_ino, bytearray(-(-about.st_size // self.page_bytes)))
 
     def cachestat(self, fd: int, offset: int, length: int) -> CacheStat:
         """Counts."""
@@ -50,7 +50,7 @@ class ScriptedPageCache:
 
     def _range(self, call: str, fd: int, offset: int, length: int) -> bytearray:
         self.calls.append((call, offset, length))
-        pages = self.pages[os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))]  # noqa: PTH115, PTH119 - a link's text
+        pages = self.pages[os.fstat(fd).st_ino]
         last = -(-(offset + length) // self.page_bytes) if length else len(pages)
         found = pages[offset // self.page_bytes : last]
         if self._clock is not None:

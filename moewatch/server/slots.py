@@ -80,8 +80,7 @@ class SlotLedger:
     """Totals since the first look, over slots and requests; counts only what was seen or follows from what was seen.
 
     A request that begins and ends between two looks is not seen (its prompt and its tokens cannot be told apart), nor
-    is the tail of one that was followed by another at once: then `is_unsure`, and `settle` puts it right where the
-    server counts ended requests (measured: 1,123 tokens seen of 1,300, five requests of 40 fell between two looks).
+    is the tail of one that was followed by another at once (/metrics would tell, but asking disturbs it, see http.py).
     """
 
     def __init__(self) -> None:
@@ -91,8 +90,6 @@ class SlotLedger:
         self._before: dict[int, Slot] | None = None
         self._looked_ns = 0
         self._begun_ns: dict[int, int] = {}  # slot -> when its request began, until its first token
-        self.is_unsure = True  # tokens may have been missed; at first there is no base to settle against
-        self._base: int | None = None
 
     def update(self, slots: list[Slot], mono_ns: int) -> ServerReading:
         """Count what has come since the last look; `mono_ns` is when the reply arrived."""
@@ -108,7 +105,6 @@ class SlotLedger:
                     self.tokens_total += tokens
                     self.prompt_tokens_total += _prompt_between(previous, slot)
                     self._time_first_token(previous, slot, middle_ns)
-                    self.is_unsure |= _may_miss(previous, slot)
         self._looked_ns = mono_ns
         active = [slot for slot in slots if slot.is_processing]
         return ServerReading(
@@ -120,17 +116,6 @@ class SlotLedger:
             first_token_ns=self.first_token_ns,
             context_tokens=sum(slot.n_ctx for slot in slots) or None,
         )
-
-    def settle(self, predicted_total: int, slots: list[Slot]) -> None:
-        """Put the total right by llamacpp:tokens_predicted_total, which counts a request once it has ended.
-
-        `slots` are those of the last look, no request having ended between the two answers.
-        """
-        served = predicted_total + sum(slot.decoded for slot in slots if slot.is_processing)
-        if self._base is None or served < self._base:
-            self._base = served - self.tokens_total  # the first time, or the server was started anew
-        self.tokens_total = max(self.tokens_total, served - self._base)
-        self.is_unsure = False
 
     def _time_first_token(self, previous: Slot, slot: Slot, middle_ns: int) -> None:
         """Between two looks each time; a request whose first token came before it was seen is not timed."""
@@ -160,13 +145,6 @@ def _tokens_between(previous: Slot, slot: Slot) -> int:
     if previous.is_processing and not slot.is_processing and slot.decoded < max(1, previous.decoded):
         return _tail(previous, slot)
     return max(0, slot.decoded - previous.decoded)
-
-
-def _may_miss(previous: Slot, slot: Slot) -> bool:
-    """Another task began before the end of the last was seen, or the end came before the first token was seen."""
-    if _is_new_request(previous, slot):
-        return previous.is_processing or not slot.is_processing
-    return previous.is_processing and not slot.is_processing and previous.decoded == 0
 
 
 def _tail(previous: Slot, slot: Slot) -> int:

@@ -76,23 +76,6 @@ def test_a_prompt_that_was_cut_off_counts_no_tokens() -> None:
     assert totals([at(task=1, prompt=512, held=1024)], [at(task=1, work=False, held=4096)]) == [0, 0]
 
 
-def test_a_counter_of_ended_requests_settles_what_was_missed() -> None:
-    ledger = SlotLedger()
-    first = [at(task=1, decoded=30), at(1, work=False)]
-    ledger.update(first, 0)
-    ledger.settle(1000, first)  # before the watch: 1,000 and the 30 at work
-    assert (ledger.tokens_total, ledger.is_unsure) == (0, False)
-    ledger.update([at(task=1, decoded=40), at(1, work=False)], S)
-    assert not ledger.is_unsure
-    second = [at(task=7, decoded=5), at(1, work=False)]  # the last one's end was not seen
-    ledger.update(second, 2 * S)
-    assert (ledger.tokens_total, ledger.is_unsure) == (15, True)
-    ledger.settle(1060, second)  # it ended with 60: 30 of them since the watch began
-    assert ledger.tokens_total == 35
-    ledger.settle(0, second)  # started anew: the total stays
-    assert ledger.tokens_total == 35
-
-
 def test_builds_whose_count_stands_still_after_the_end() -> None:
     # no task when idle; next_token an object
     old = b'[{"id":0,"id_task":%d,"is_processing":%s,"n_ctx":10,"next_token":{"n_decoded":%d}}]'

@@ -200,11 +200,11 @@ def programs_for(server: LlamaServer, peers: Path, room: Path) -> list[Program]:
     (room / "btop").mkdir()
     (room / "btop" / "btop.conf").write_text(BTOP_CONFIGURATION, encoding="ascii")
     watch = [sys.executable, "-m", "moewatch", "--pid", str(server.pid)]
-    sizes = re.compile(r"\d+(\.\d+)? ?(GB|MB|GiB|MiB)\b")
+    first_verdict = re.compile(r"since \d\d:\d\d:\d\d")  # the banner; figures stand below it in the same frame
     url = f"http://{HOST}:{server.port}"
     programs = [
-        Program("moewatch", watch, sizes),
-        Program("moewatch --no-residency", [*watch, "--no-residency"], sizes),
+        Program("moewatch", watch, first_verdict),
+        Program("moewatch --no-residency", [*watch, "--no-residency"], first_verdict),
         Program("llamastat", [str(peers / "llamastat"), "-u", url, "-i", "1"], re.compile(r"\d+\.\d t/s")),
         Program("htop", ["htop", "-d", "10"], re.compile(r"\d+\.\d%?\s+\d")),
         Program("btop", ["btop", "--utf-force"], re.compile(r"\d+%"), {"XDG_CONFIG_HOME": str(room)}),

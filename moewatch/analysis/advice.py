@@ -36,16 +36,14 @@ def _close_who_took(now: Situation) -> Iterator[Advice]:
     if growth is None:
         return
     best = now.rates.best_tokens_per_s
-    before = f"before that, {format_rate(best)} tokens/s (measured)" if best else "what it took comes back to the model"
+    before = f"Before that, {format_rate(best)} tokens/s. " if best else ""
+    lost = size(now.memory.model_lost_bytes or 0)
     yield Advice(
         id="close_program",
         title=f"Close {growth.name}: it took {size(growth.bytes)}.",
         command=None,
-        reason=(
-            f"Since {growth.name} (PID {growth.pid}) grew by {size(growth.bytes)}, the model has "
-            f"{size(now.memory.model_lost_bytes or 0)} less in memory."
-        ),
-        gain=before,
+        reason=f"{before}Since it (PID {growth.pid}) grew, the model has {lost} less in memory.",
+        gain=f"back to {format_rate(best)} tokens/s (measured before)" if best else f"{lost} of room (measured)",
         restart=False,
     )
 

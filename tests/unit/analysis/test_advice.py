@@ -145,7 +145,8 @@ def test_every_advice_is_whole(now: Situation) -> None:
 def test_who_took_the_memory_comes_first_with_what_was_measured_before() -> None:
     first = advise(thrashing(memory=TOOK, rates=Rates(best_tokens_per_s=11.2)))[0]
     assert first.title == "Close firefox: it took 6.2 GiB."
-    assert first.gain == "before that, 11.2 tokens/s (measured)"
+    assert first.reason.startswith("Before that, 11.2 tokens/s. ")
+    assert first.gain == "back to 11.2 tokens/s (measured before)"
     assert not first.restart
 
 

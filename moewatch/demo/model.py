@@ -8,6 +8,7 @@ everything that reads a GGUF reads this one too. Format: docs/gguf.md of ggml-or
 import os
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from moewatch.errors import MoewatchError
 from moewatch.linux.blockdev import disks_of
-from moewatch.linux.root import KernelRoot
+from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.modelfile.layout import read_layout
 from moewatch.units import MIB, format_size
 
@@ -173,8 +174,10 @@ def model_bytes(geometry: Geometry) -> int:
     return len(_header(geometry)) + sum(p.size_bytes + _pad(p.size_bytes) for p in _parts(geometry))
 
 
-def write(path: Path, geometry: Geometry) -> None:
+def write(path: Path, geometry: Geometry, stopping: threading.Event | None = None) -> None:
     """Write the model under a temporary name beside `path`, push it to the disk, rename it; OSError when that fails.
+
+    MoewatchError when `stopping` is set meanwhile; nothing is left behind then.
 
     It is synced because dirty pages cannot be dropped from the page cache, and a cold start begins by dropping them.
     """
@@ -192,6 +195,8 @@ def write(path: Path, geometry: Geometry) -> None:
                     _write_all(file.fileno(), memoryview(ones * (left // 4)))
                     left = 0
                 while left:
+                    if stopping is not None and stopping.is_set():
+                        raise MoewatchError("The demo was ended while its model was being written")
                     some = min(left, len(block))
                     _write_all(file.fileno(), pieces[:some])
                     left -= some
@@ -245,12 +250,19 @@ def _refusal(directory: Path, geometry: Geometry) -> str | None:
             refusal = f"{directory} is not writable"
         elif free < needed + SPARE_BYTES:
             refusal = f"{directory} has {format_size(free)} free and {format_size(needed)} and some room are needed"
+    except ReadingError as error:
+        refusal = str(error)
     except OSError as error:
         refusal = f"{error.filename or directory}: {(error.strerror or 'input/output error').lower()}"
     return refusal
 
 
-def ensure(tell: Callable[[str], None], cache_dir: Path | None = None, geometry: Geometry | None = None) -> Path:
+def ensure(
+    tell: Callable[[str], None],
+    cache_dir: Path | None = None,
+    geometry: Geometry | None = None,
+    stopping: threading.Event | None = None,
+) -> Path:
     """The model's path; written first when it is not there. MoewatchError in one sentence when no place will do.
 
     `tell` hears where it is going to be and how large before anything is written.
@@ -268,7 +280,8 @@ def ensure(tell: Callable[[str], None], cache_dir: Path | None = None, geometry:
         size = format_size(model_bytes(geometry))
         tell(f"Writing the demo's model once: {path}, {size} (moewatch demo --clean removes it)")
         try:
-            write(path, geometry)
+            _sweep(directory)
+            write(path, geometry, stopping)
         except OSError as error:
             raise MoewatchError(
                 f"The demo's model could not be written to {path}: {(error.strerror or str(error)).lower()}"
@@ -277,6 +290,14 @@ def ensure(tell: Callable[[str], None], cache_dir: Path | None = None, geometry:
     raise MoewatchError(
         f"The demo needs {format_size(model_bytes(geometry))} on a disk: {'; '.join(refusals)}; set XDG_CACHE_HOME to a directory that will do"
     )
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what demos left that were killed while they wrote."""
+    for path in directory.glob(f"{FILE_NAME}{_PARTIAL}*"):
+        pid = path.name.rpartition("-")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
 
 
 def remove(cache_dir: Path | None = None) -> tuple[Path, ...]:

@@ -28,7 +28,9 @@ from moewatch.units import S
 
 READY_WAIT_S = 15.0  # an interpreter starts in 0.1 s; a disk that thrashes already may need long
 END_WAIT_S = 3.0
-SQUEEZED_RATIO = 0.35  # of the expert bytes; measured at 400 MB/s: 2 to 3 tokens/s against 12
+# Of the expert bytes. More would cost a fast disk nothing; less leaves a slow one under two tokens/s, too few within a
+# verdict's ten seconds to tell the loss by the rate.
+SQUEEZED_RATIO = 0.55
 
 
 class Step(Struct, frozen=True):
@@ -85,6 +87,9 @@ class Demo:
         self._process: subprocess.Popen[str] | None = None
         self._squeeze: squeeze.Squeeze | None = None
         self._stopping = threading.Event()
+        self._starting = (
+            threading.RLock()
+        )  # held by start(), which runs in another thread than stop() under a dashboard
         self._player: threading.Thread | None = None
         self._layout: ModelLayout | None = None
         self.path: Path | None = None
@@ -105,23 +110,27 @@ class Demo:
 
     def start(self) -> int:
         """Write the model if need be, start the server and the script; the server's pid. MoewatchError when it cannot."""
-        self.path = model.ensure(self._tell, self._cache_dir, self._geometry)
-        self._layout = read_layout(self.path)
-        model.drop_cache(self.path)
-        atexit.register(self.stop)
-        try:
-            process = self._launch(self.path, self._layout)
-        except BaseException:
-            self.stop()
-            raise
-        self._tell(self.squeeze_words)
-        self._player = threading.Thread(target=self._play, name="demo script", daemon=True)
-        self._player.start()
-        return process.pid
+        with self._starting:
+            atexit.register(self.stop)
+            self.path = model.ensure(self._tell, self._cache_dir, self._geometry, stopping=self._stopping)
+            if self._stopping.is_set():
+                raise MoewatchError("The demo was ended before it began")
+            self._layout = read_layout(self.path)
+            model.drop_cache(self.path)
+            try:
+                process = self._launch(self.path, self._layout)
+            except BaseException:
+                self.stop()
+                raise
+            self._tell(self.squeeze_words)
+            self._player = threading.Thread(target=self._play, name="demo script", daemon=True)
+            self._player.start()
+            return process.pid
 
     def _launch(self, path: Path, layout: ModelLayout) -> subprocess.Popen[str]:
         """Start the server under the first way to squeeze that works."""
         total, experts = layout.summary.total_bytes, layout.summary.expert_bytes or 0
+        failed: OSError | None = None
         ways = list(squeeze.ways(self.command, total, experts, self._clock))
         for make in ways if self._may_limit else ways[-1:]:
             try:
@@ -129,13 +138,12 @@ class Demo:
                 self._process = self._spawn(self._squeeze, path)
                 self._squeeze.adopt(self._process.pid)
                 self._await_ready(self._process)
-            except OSError:
+            except OSError as error:
+                failed = error
                 self._end()
                 continue
             return self._process
-        raise MoewatchError(
-            "The demo's server did not start; run it with `python -X faulthandler -m moewatch demo` and look for other errors"
-        )
+        raise MoewatchError(f"The demo's server did not start: {failed}")
 
     def _spawn(self, way: squeeze.Squeeze, path: Path) -> subprocess.Popen[str]:
         """The server, with a socket that listens already and a pipe whose end ends it."""
@@ -149,7 +157,7 @@ class Demo:
                 way.wrap(argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,  # empty but for its last words
                 pass_fds=(listening.fileno(),),
                 env={**os.environ, "PYTHONPATH": search},
                 start_new_session=True,  # Ctrl-C in the terminal is for the dashboard, which then ends us
@@ -157,12 +165,21 @@ class Demo:
             )
 
     def _await_ready(self, process: subprocess.Popen[str]) -> None:
-        """Wait for the server's one word; OSError when it ends or stays silent."""
+        """Let the server map the model, so that whoever looks for it by its mappings finds it."""
+        self._await_word(process, "ready")
+        self.command("go")
+        self._await_word(process, "mapped")
+
+    def _await_word(self, process: subprocess.Popen[str], word: str) -> None:
+        """Wait for one word of the server; OSError when it ends or stays silent."""
         assert process.stdout is not None  # noqa: S101 - opened as a pipe above
         readable, _, _ = select.select([process.stdout], [], [], READY_WAIT_S)
-        if not readable or process.stdout.readline().strip() != "ready":
-            raise OSError("the demo's server did not say that it is ready")
-        self.command("go")
+        if not readable:
+            raise OSError(f"it was not {word} within {READY_WAIT_S:.0f} s")
+        if process.stdout.readline().strip() != word:
+            squeeze.end(process, END_WAIT_S)
+            last_words = process.stderr.read().strip().splitlines() if process.stderr else []
+            raise OSError(last_words[-1] if last_words else "it ended at once")
 
     def command(self, line: str) -> None:
         """One line for the server; nothing happens when it has ended."""
@@ -189,6 +206,8 @@ class Demo:
     def stop(self) -> None:
         """End the server, remove its cgroup, end the script; safe to call at any time and more than once."""
         self._stopping.set()
+        if self._starting.acquire(timeout=END_WAIT_S):
+            self._starting.release()
         self._end()
         if self._player is not None and self._player is not threading.current_thread():
             self._player.join(END_WAIT_S)
@@ -200,7 +219,8 @@ class Demo:
         self._process = self._squeeze = None
         if process is not None:
             squeeze.end(process, END_WAIT_S)
-            if process.stdout is not None:
-                process.stdout.close()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
         if way is not None:
             way.close()

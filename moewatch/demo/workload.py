@@ -6,7 +6,7 @@ and ends when that closes, so it can never outlive the demo:
     go               map the model and begin (before it, the process can be moved into a memory cgroup)
     topics 0,1       what the requests are about from the next token on
     experts BYTES    keep no more than so many bytes of experts (weights.limit_experts); `experts all` lifts it
-    pause, work      no more requests after this one; go on
+    pause, work      break the request in work off and take no other; go on
 
 Only arithmetic is left out: a token needs the same bytes as in a real server, and where that would multiply matrices,
 this one rests. Endpoints: tools/server/README.md of ggml-org/llama.cpp.
@@ -34,8 +34,9 @@ LAYER_NS = (
 )  # rest per layer and token: 8 layers make 72 ms; with what the touching costs, 12 tokens/s while nothing is missing
 SETUP_NS = 150 * MS  # rest per layer while loading, where a server builds its graph
 PROMPT_TOKENS, PROMPT_BATCH = 16, 8
-ANSWER_TOKENS = 120
-BETWEEN_NS = 30 * MS  # between two requests
+ANSWER_TOKENS = (
+    400  # half a minute: what is generated between the last look at a request and its end is not counted by monitors
+)
 CONTEXT_TOKENS = 8192
 
 
@@ -55,15 +56,17 @@ class Slot(Struct, frozen=True, kw_only=True):
             "n_ctx": CONTEXT_TOKENS,
             "speculative": False,
             "is_processing": self.busy,
-            "n_prompt_tokens": PROMPT_TOKENS,
+            "n_prompt_tokens": PROMPT_TOKENS
+            + max(0, self.decoded - 1),  # the last token is not in the slot's cache yet
             "n_prompt_tokens_processed": self.prompt_done,
+            "n_prompt_tokens_cache": 0,
             "params": {"n_predict": ANSWER_TOKENS},
             "next_token": [
                 {
                     "has_next_token": self.busy,
                     "has_new_line": False,
                     "n_remain": ANSWER_TOKENS - self.decoded,
-                    "n_decoded": self.decoded,
+                    "n_decoded": self.decoded if self.busy else 0,
                 }
             ],
         }
@@ -111,6 +114,7 @@ class Server:
         self._going.wait()
         layout = read_layout(self._model)
         weights = Weights(self._model, layout)
+        _say("mapped")
         router = Router(weights.n_layer, weights.n_expert, weights.n_used)
         for layer in range(weights.n_layer + 1):
             weights.touch_dense(layer)
@@ -119,7 +123,6 @@ class Server:
         while True:
             self._working.wait()
             self._answer(weights, router)
-            self._rest(BETWEEN_NS)
 
     def _answer(self, weights: Weights, router: Router) -> None:
         """One request: the prompt in batches, then token by token."""
@@ -132,7 +135,8 @@ class Server:
             self.status.slot = Slot(task=task, busy=True, prompt_done=PROMPT_TOKENS, decoded=decoded)
             self._forward(weights, router, 1)
             decoded += 1
-        self.status.slot = Slot(task=task, prompt_done=PROMPT_TOKENS, decoded=decoded)
+        if not self._working.is_set():  # else the next one follows at once, as from a queue
+            self.status.slot = Slot(task=task, prompt_done=PROMPT_TOKENS, decoded=decoded)
 
     def _forward(self, weights: Weights, router: Router, n_tokens: int) -> None:
         """One pass through the layers, with the experts of all tokens of the batch."""
@@ -199,6 +203,12 @@ def _end_with_parent(server: Server) -> None:
         os._exit(0)
 
 
+def _say(word: str) -> None:
+    """One word for the parent, who waits for it."""
+    sys.stdout.write(word + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Run until the control channel closes."""
     parser = argparse.ArgumentParser(prog="moewatch.demo.workload")
@@ -211,8 +221,7 @@ def main() -> None:
     listener = _Listener(asked.listen_fd, server.status)
     threading.Thread(target=listener.serve_forever, daemon=True).start()
     threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+    _say("ready")
     server.run()
 
 

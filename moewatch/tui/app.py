@@ -1,6 +1,7 @@
 """The dashboard: takes events from a Feed, shows one screen, sends intent back."""
 
 import copy
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ class MoewatchApp(App[None]):
     CSS_PATH = "theme.tcss"
     TITLE = "moewatch"
     ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False  # a drag would redraw every row it crosses
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "help"),
         Binding("a", "advice", "advice"),
@@ -343,7 +345,7 @@ class MoewatchApp(App[None]):
         """What stays in the scrollback after quitting: the last banner, the worst minute, the commands."""
         with self._session.locked() as session:
             self._held = None
-            view = self._view(session)
+            view = dataclasses.replace(self._view(session), standstill=None)
             lines = [text_of(row).strip() for row in viewmodel.banner(view, _TEXT_WIDTH)] if session.frame else []
             lines = [line for line in (line.replace("  a: more", "").rstrip() for line in lines) if len(line) > 1]
             worst = session.history.worst

@@ -59,6 +59,8 @@ class Session:
                 self.standstill = None
                 if self.frame is not None and self.frame.target.id != header.target.id:
                     self.frame = None
+            case Ended(final=True, text=text) if self.position is not None:
+                self.notice = text  # the recording's last verdict stays
             case Ended() | Waiting():
                 self.standstill = event
             case Candidates(servers=servers):

@@ -192,7 +192,7 @@ def symbol_and_word(view: View) -> str:
     """`▲ THRASHING, severe`."""
     glyphs = view.glyphs
     if isinstance(view.standstill, Ended):
-        return f"{glyphs.ended} {'END OF RECORDING' if view.standstill.final and view.position else 'ENDED'}"
+        return f"{glyphs.ended} ENDED"
     if isinstance(view.standstill, Waiting):
         return f"{glyphs.states[State.UNKNOWN]} WAITING"
     if view.frame is None:
@@ -237,13 +237,16 @@ def headline(view: View, width: int) -> str:
 
 
 def advice_text(advice: Advice, width: int) -> str:
-    """One action, tagged when it needs a restart, with as much of its reason as fits whole."""
-    title_ = advice.title.rstrip(".:")
-    head = f"{title_} (restart)" if advice.restart else title_
-    for reason in (advice.reason, advice.reason.partition(". ")[0], advice.gain):
-        if reason and len(head) + 2 + len(reason) <= width:
-            return f"{head}: {reason}"
-    return head if len(head) > width or not advice.reason else f"{head}: {advice.reason}"
+    """One action, tagged when it needs a restart, and of its reason as many whole sentences as fit."""
+    head = advice.title
+    if advice.restart and "restart" not in head.lower():
+        head = f"{head.rstrip('.')} (restart)" + ("." if head.endswith(".") else "")
+    between = " " if head.endswith(".") else ": "
+    first = advice.reason.partition(". ")[0].rstrip(".") + "."
+    for reason in (advice.reason, first):
+        if advice.reason and len(head) + len(between) + len(reason) <= width:
+            return f"{head}{between}{reason}"
+    return head
 
 
 def banner(view: View, width: int) -> list[Row]:

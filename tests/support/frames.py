@@ -85,15 +85,15 @@ BY_LAYER = CURVE + tuple(reversed(CURVE))
 ADVICE = (
     Advice(
         id="close_program",
-        title="Close firefox",
+        title="Close firefox: it took 6.2 GiB at 12:28.",
         command=None,
-        reason="it took 6.2 GiB at 12:28. Before that, 11 tokens/s.",
+        reason="Before that, 11 tokens/s.",
         gain="about 11 tokens/s, measured at 12:26",
         restart=False,
     ),
     Advice(
         id="smaller_context",
-        title="Use a smaller context: -c 8192 (now 32768)",
+        title="Use a smaller context: -c 8192 (now 32768).",
         command="llama-server -m gpt-oss-120b-00001-of-00002.gguf -c 8192",
         reason="the KV cache takes room that experts need",
         gain="frees about 0.8 GiB",

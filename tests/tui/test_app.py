@@ -104,6 +104,16 @@ async def test_it_follows_the_terminals_size(width: int, height: int, expected: 
         assert expected in app.screen_text
 
 
+async def test_growing_again_leaves_no_row_cut() -> None:
+    app, feed = make()
+    async with app.run_test(size=(19, 5)) as pilot:
+        await tell(pilot, feed, STARTED, FRAME)
+        await pilot.resize_terminal(100, 30)
+        await tell(pilot, feed, FrameReady(frame=later(design_frame(), 1)))
+        for y, row in enumerate(app._lines.row_texts):
+            assert app._lines.render_line(y).text == row
+
+
 async def test_only_changed_rows_are_sent() -> None:
     app, feed = make()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -208,6 +218,16 @@ async def test_death_and_restart_of_the_target() -> None:
         assert "▲ THRASHING" in app.screen_text
         await pilot.press("escape")
         assert "New server" not in app.screen_text
+
+
+async def test_the_end_of_a_recording_leaves_its_last_verdict() -> None:
+    app, feed = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        position = Position(name="a.jsonl.gz", elapsed_ns=580 * S, total_ns=580 * S, speed=4.0)
+        ended = Ended(text="The recording is over.", wall_ns=wall("12:40:02"), final=True)
+        await tell(pilot, feed, STARTED, position, FRAME, ended)
+        assert "▲ THRASHING" in app.screen_text
+        assert "The recording is over." in app.screen_text
 
 
 async def test_waiting_for_a_server() -> None:

@@ -44,6 +44,10 @@ class Lines(Widget):
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
+    def on_resize(self) -> None:
+        """Rows rendered for the old width are of no use."""
+        self._strips.clear()
+
     def forget(self) -> None:
         """Draw all rows anew at the next show."""
         self._rows = []

@@ -233,5 +233,9 @@ def test_the_largest_quantisation_that_has_room(quantisation: str, room_gib: int
         assert found[1] < TOTAL
 
 
+def test_experts_in_mxfp4_do_not_shrink_whatever_the_file_is_called() -> None:
+    assert smaller(replace(MODEL, quantisation="Q8_0", mxfp4_experts=True), 20 * GIB) is None
+
+
 def test_a_machine_of_unknown_cores_gets_no_thread_advice() -> None:
     assert "threads" not in ids(situation(State.STEADY, argv=("s", "-t", "64"), host=Host()))

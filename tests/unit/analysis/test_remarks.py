@@ -8,7 +8,7 @@ from moewatch.analysis.situation import Reader, Situation
 from moewatch.domain.frame import Memory, Method, Note, Progress, Rates, Residency, State
 from moewatch.domain.sample import Gap, GapReason, LoadMode
 from moewatch.units import GIB, UNKNOWN, S
-from tests.support.situations import situation
+from tests.support.situations import MODEL, situation
 
 DENIED = (
     Gap(field="process.read_bytes_total", reason=GapReason.DENIED, detail="as its user: sudo -u ollama"),
@@ -87,11 +87,12 @@ def test_nothing_special_says_nothing() -> None:
 
 
 def test_parts_on_the_gpu_add_up_as_shown() -> None:
-    # 22.45 and 36.55 would both round up and make 59.1 of 59.0
-    text = remarks.offloaded(replace(STEADY, residency=Residency(not_needed_bytes=round(22.45 * GIB))))
-    assert text is not None
-    words = text.replace(".;", " ").split()
-    assert float(words[0]) + float(words[-1].rstrip(".")) == pytest.approx(59.0)
+    # 59.04 less 22.47 are 36.57: each rounded by itself, 22.5 and 36.6 would make 59.1 of 59.0
+    larger = replace(MODEL, total_bytes=round(59.04 * GIB))
+    text = remarks.offloaded(
+        situation(State.STEADY, model=larger, residency=Residency(not_needed_bytes=round(22.47 * GIB)))
+    )
+    assert text == "22.5 of 59.0 GiB are on the GPU and need no RAM; this page is about the other 36.5."
 
 
 def test_a_denied_pressure_file_is_not_called_switched_off() -> None:

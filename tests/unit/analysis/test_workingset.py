@@ -105,6 +105,13 @@ def test_a_prompt_alone_does_not_tell_how_much_is_missing() -> None:
     assert found.low_bytes is not None
 
 
+def test_a_prompts_reads_are_not_the_tokens() -> None:
+    """Recording H, some tokens after a long prompt: its reads over those tokens would make a miss ratio of 0.5."""
+    found = of_recording("h-1", 44.0)
+    assert found.low_bytes is not None
+    assert found.low_bytes < 1000 * MB
+
+
 @pytest.mark.parametrize("phase", [Phase.IDLE, Phase.LOADING])
 def test_no_request_no_working_set(phase: Phase) -> None:
     found = judge(window(lambda _: {"server": ServerReading(phase=phase)}))

@@ -120,32 +120,56 @@ def between(start: Point, end: Point, page_bytes: int) -> Ledger:
             departed_bytes=max(0, read - grown),
             resident_bytes=resident,
         )
+    return _by_sampling(start, end, read, again)
+
+
+def _by_sampling(start: Point, end: Point, read: int | None, again: int | None) -> Ledger:
+    """Neither two of the ledger's readings nor one beside the refaults: what scans of the page cache saw, at least.
+
+    At 1 Hz a scan sees 45-80 % of the re-reads of a thrashing MoE and 20 % of a dense model's; refaults, where there are any,
+    are counted, and what came back without the cache growing by it has pushed out as much.
+    """
+    a, b = start.sample.residency, end.sample.residency
+    first = difference(start.arrived_first_bytes, end.arrived_first_bytes)
+    departed = difference(start.departed_bytes, end.departed_bytes)
+    method = Method.MINCORE
+    if again is None:
+        again = difference(start.arrived_again_bytes, end.arrived_again_bytes)
+        method = Method.NONE if again is None else method
+    elif a is not None and b is not None and a.resident_bytes is not None and b.resident_bytes is not None:
+        method = Method.REFAULTS
+        grown = b.resident_bytes - a.resident_bytes
+        departed = max(departed or 0, again - grown)
+        first = max(first or 0, grown - again)
+        read = again + first
     return Ledger(
-        span_ns=span_ns,
-        method=Method.NONE if end.arrived_again_bytes is None else Method.MINCORE,
+        span_ns=end.sample.mono_ns - start.sample.mono_ns,
+        method=method,
         read_bytes=read,
-        first_bytes=difference(start.arrived_first_bytes, end.arrived_first_bytes),
-        again_bytes=difference(start.arrived_again_bytes, end.arrived_again_bytes),
-        departed_bytes=difference(start.departed_bytes, end.departed_bytes),
-        resident_bytes=resident,
+        first_bytes=first,
+        again_bytes=again,
+        departed_bytes=departed,
+        resident_bytes=b.resident_bytes if b else None,
     )
 
 
 def _without_cache(a: Sample, b: Sample, span_ns: int, read: int | None, again: int | None) -> Ledger:
     """No residency: another user's process, or a kernel that would not tell. The cgroup's file pages stand in."""
     size_a, size_b = _file_cache(a), _file_cache(b)
-    departed: int | None = None
-    if again is not None and read is None and size_a is not None and size_b is not None:
-        departed = max(0, again - (size_b - size_a))
-    elif read is not None and size_a is not None and size_b is not None:
-        departed = max(0, read - (size_b - size_a))
+    grown = None if size_a is None or size_b is None else size_b - size_a
+    first: int | None = None
+    if read is None and again is not None and grown is not None:
+        first = max(0, grown - again)  # at least
+        read = again + first
+    elif read is not None and again is not None:
+        first = max(0, read - again)
     return Ledger(
         span_ns=span_ns,
         method=Method.NONE if again is None else Method.REFAULTS,
         read_bytes=read,
-        first_bytes=None if read is None or again is None else max(0, read - again),
+        first_bytes=first,
         again_bytes=again,
-        departed_bytes=departed,
+        departed_bytes=None if read is None or grown is None else max(0, read - grown),
         resident_bytes=size_b,
     )
 

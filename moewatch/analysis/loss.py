@@ -42,9 +42,11 @@ def derive_loss(signals: Signals, rates: Rates, state: State, by_rate: float | N
     return (None, None) if stalled is None else (stalled, "stall")
 
 
-def derive_severity(loss_ratio: float | None, cost: float | None) -> Severity:
-    """What thrashing that costs so much is called; disk waits stand in where the loss cannot be told."""
-    lost = cost or 0.0 if loss_ratio is None else loss_ratio
+def derive_severity(loss_ratio: float | None, cost: float | None) -> Severity | None:
+    """What thrashing that costs so much is called; disk waits stand in where the loss is not known, None without either."""
+    lost = cost if loss_ratio is None else loss_ratio
+    if lost is None:
+        return None
     if lost >= SEVERE:
         return Severity.SEVERE
     return Severity.MODERATE if lost >= MODERATE else Severity.LIGHT

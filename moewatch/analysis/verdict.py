@@ -37,6 +37,8 @@ CALM_NS = 3 * S  # so long below COST_STAY ends it
 FORGET_NS = 120 * S
 SETTLED_NS = 8 * S  # so long steady, and the cold start is over: what comes new from then on is another topic
 READING_BYTES_PER_S = 1 * MB  # below, the disk is as good as still
+# Where reads are hidden: faults. A server that fits shows below 1 a second; one of 128 KiB each at 1 MB/s would be 8.
+READING_MAJFLT_PER_S = 5.0
 LEVELS_OFF_RATIO = 0.3  # departed / read: warming and recovery 0.0 to 0.2, thrashing 0.98 to 1.1
 WORKING_RATIO = 0.1  # of the last 5 s with a request in work; below it is idle
 HOT_WORKING_RATIO = 0.3
@@ -115,7 +117,7 @@ def judge(
     turned = turned_over(window, episode.anchor) if episode else None
     sustained = _is_sustained(memo, signals, episode, turned)
     wanted = _wanted(memo, window, signals, hot=hot, episode=episode, sustained=sustained)
-    state = _held(memo, now.mono_ns, wanted)
+    state = _held(memo, now.mono_ns, wanted, hot=hot)
     if memo.state is State.THRASHING and state is not State.THRASHING and episode is not None:
         # after a pause it must cost time anew for a while, but the cache need not turn over once more
         episode = replace(episode, hot_ns=0) if state is State.IDLE else None
@@ -204,7 +206,8 @@ def _wanted(
     elif sustained and not _levels_off(short):
         state = State.THRASHING
     else:
-        state = _of_calm(signals, short, reading=reading, costly=hot or episode is not None)
+        costly = hot or episode is not None or (signals.cost_short or 0.0) >= COST_ENTER
+        state = _of_calm(signals, short, reading=reading, costly=costly)
     return state
 
 
@@ -230,11 +233,11 @@ def is_reading(signals: Signals) -> bool | None:
     ]
     if rates:
         return max(rates) >= READING_BYTES_PER_S
-    if signals.short is not None and signals.short.again_bytes is not None and signals.short.span_ns > 0:
-        return signals.short.again_bytes / signals.short.span_s >= READING_BYTES_PER_S
-    if signals.majflt_per_s is not None:
-        return signals.majflt_per_s >= 1.0
-    return None
+    short = signals.short
+    again = short.again_bytes if short is not None and short.span_ns > 0 else None
+    if short is not None and again is not None and again / short.span_s >= READING_BYTES_PER_S:
+        return True  # and if nothing comes back, something may still come for the first time
+    return None if signals.majflt_per_s is None else signals.majflt_per_s >= READING_MAJFLT_PER_S
 
 
 def _levels_off(ledger: Ledger) -> bool:
@@ -245,13 +248,17 @@ def _levels_off(ledger: Ledger) -> bool:
     return read >= READING_BYTES_PER_S * ledger.span_s and ledger.departed_bytes < LEVELS_OFF_RATIO * read
 
 
-def _held(memo: Memo, now_ns: int, wanted: State) -> State:
+def _held(memo: Memo, now_ns: int, wanted: State, *, hot: bool) -> State:
     """The wanted state, unless paging alone would change it back and forth."""
     if wanted is memo.state or memo.since_ns is None:
         return wanted
-    outside = {State.LOADING, State.IDLE, State.UNKNOWN, State.THRASHING}
-    if wanted in outside or memo.state in outside:
+    outside = {State.LOADING, State.IDLE, State.THRASHING}
+    if wanted in outside or memo.state in outside or wanted is State.UNKNOWN:
         return wanted
+    if memo.state is State.UNKNOWN and memo.before in {*outside, State.UNKNOWN}:
+        return wanted  # it can be told at last
+    if hot and memo.state is State.STEADY:
+        return wanted  # steady is a promise
     return wanted if now_ns - memo.since_ns >= HOLD_NS else memo.state
 
 

@@ -161,7 +161,9 @@ def _added_up(before: Point | None, sample: Sample) -> Point:
         again = _plus(again, scan.arrived_again_bytes)
         departed = _plus(departed, scan.departed_bytes)
     elif scan is not None:
-        first = again = departed = 0
+        first = None if scan.arrived_first_bytes is None else 0
+        again = None if scan.arrived_again_bytes is None else 0
+        departed = None if scan.departed_bytes is None else 0
     busy_ns = before.busy_ns + _busy(before.sample, sample) if before else 0
     return Point(
         sample=sample, arrived_first_bytes=first, arrived_again_bytes=again, departed_bytes=departed, busy_ns=busy_ns

@@ -83,6 +83,8 @@ class MoewatchApp(App[None]):
     ) -> None:
         """`ascii` None: by TERM and locale; `bell`: ring on a change of state; `no_color` None: by NO_COLOR (no-color.org)."""
         plain = no_color if no_color is not None else bool(os.environ.get("NO_COLOR"))
+        if no_color is False:
+            os.environ.pop("NO_COLOR", None)  # textual reads it, too; colour was asked for by name
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self._feed = feed

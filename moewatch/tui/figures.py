@@ -15,6 +15,7 @@ SPARK_LABEL = 18  # `AGAIN MB/s  1,270 `
 MARKS_SHOWN = 9  # one digit each
 LEAST_TOKENS, LEAST_MB, LEAST_FAULTS = 1.0, 10.0, 100.0  # an idle server's axis; noise stays at its foot
 _PLOTS_WIDE = 5
+_ROOMY_PLOT = 50  # columns from which a legend has two blanks between its entries
 
 
 def plot_width(width: int) -> int:
@@ -148,7 +149,8 @@ class Plots:
         )
         legend = [Span("disk MB/s", Role.DIM)]
         for one, (name, value) in zip(series, values, strict=True):
-            entry = [Span(f"  {one.sign}", one.role), Span(f" {name} {glyphs.plain(format_mb(value))}")]
+            between = " " if width < _ROOMY_PLOT else "  "
+            entry = [Span(f"{between}{one.sign}", one.role), Span(f" {name} {glyphs.plain(format_mb(value)):<5}")]
             if width_of(legend) + width_of(entry) < width:
                 legend.extend(entry)
         return self._plot(1, view, width, height, legend, series, nice_top(stacked(series), LEAST_MB))
@@ -182,7 +184,7 @@ class Plots:
             (series[2], "server's RSS", memory.target_rss_bytes if memory else None),
             (series[1], "limit", memory.limit_bytes if memory else None),
         ):
-            legend.extend((Span(f"  {one.sign}", one.role), Span(f" {name} {glyphs.plain(format_gib(size))}")))
+            legend.extend((Span(f"  {one.sign}", one.role), Span(f" {name} {glyphs.plain(format_gib(size)):<4}")))
         return self._plot(4, view, width, height, legend, series, top)
 
     def _plot(  # noqa: PLR0917 - private, one call a figure

@@ -13,6 +13,7 @@ from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, width_of, wrap
 from moewatch.units import MIB, MS, S, format_gib, format_mb, format_percent, format_rate
 
 DENSE_READY_RATIO = 0.98  # below this share of the weights that every token needs, the next answer waits for the disk
+_ROOMY_COLUMNS = 90  # from here lines spell things out
 LATE_NS = 500 * MS  # a sample this late moved its window by 5 %
 
 WORDS = {
@@ -332,24 +333,21 @@ def counted(view: View, width: int) -> list[Span]:
     rates = frame.rates
     window = f", {rates.window_ns / S:.0f} s" if rates.window_ns else ""
     again = rates.reread_bytes_per_s
-    row = [
+    other = "other programs" if width >= _ROOMY_COLUMNS else "others"
+    return [
         Span(f"{METHODS[rates.method] + window:<16}", Role.DIM),
         Span("again "),
-        Span(_mb(view, again), Role.AGAIN if again else Role.PLAIN),
-        Span(f"  pushed out {_mb(view, rates.departed_bytes_per_s)}"),
-        Span(f"  first {_mb(view, rates.first_read_bytes_per_s)}"),
+        Span(_mb(view, again, 6), Role.AGAIN if again else Role.PLAIN),
+        Span(f"  pushed out {_mb(view, rates.departed_bytes_per_s, 6)}"),
+        Span(f"  first {_mb(view, rates.first_read_bytes_per_s, 5)}"),
         Span(" MB/s", Role.DIM),
+        Span(f"  {other} {_mb(view, rates.other_read_bytes_per_s, 5)}"),
     ]
-    other = _mb(view, rates.other_read_bytes_per_s)
-    for name in ("other programs", "others"):
-        entry = Span(f"  {name} {other}")
-        if width_of((*row, entry)) <= width:
-            return [*row, entry]
-    return row
 
 
-def _mb(view: View, value: float | None) -> str:
-    return view.glyphs.plain(format_mb(value).removesuffix(".0"))
+def _mb(view: View, value: float | None, width: int) -> str:
+    """Right-aligned, so that no number moves when another one grows."""
+    return f"{view.glyphs.plain(format_mb(value).removesuffix('.0')):>{width}}"
 
 
 def lost(view: View) -> list[Span]:

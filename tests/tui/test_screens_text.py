@@ -46,7 +46,7 @@ DESIGN_80 = {
     3: " ▌▸ Close firefox: it took 6.2 GiB at 12:28. Before that, 11 tokens/s.  a: more",
     6: "        GiB   █ server 2.1  ▓ model 19.8  ░ cache 1.1  ▒ firefox 6.3  = rest 1.7",
     8: "        GiB   █ every token 1.7 of 1.7  ▓ experts 17.6 of 56.7  · on disk 39.2",
-    19: " counted, 10 s   again 1,270  pushed out 1,266  first 0 MB/s  other programs 8",
+    19: " counted, 10 s   again  1,270  pushed out  1,266  first     0 MB/s  others     8",
     20: " time lost       72 % against its best    memory stall 58 %       faults 3,180/s",
     21: " not readable    wait per thread: kernel.task_delayacct is 0",
     22: " moewatch itself: 0.8 % of a core, 43 MiB                        sample on time",
@@ -124,7 +124,7 @@ def test_figures_of_one_screen_agree() -> None:
     rows = screen(view_of(design_frame()), 80, 24)
     per_token = int(re.search(r"reads (\d+) MB", rows[2])[1])  # type: ignore[index]
     rate = float(re.search(r"([\d.]+) tokens/s", rows[1])[1])  # type: ignore[index]
-    again = int(re.search(r"again ([\d,]+)", rows[19])[1].replace(",", ""))  # type: ignore[index]
+    again = int(re.search(r"again +([\d,]+)", rows[19])[1].replace(",", ""))  # type: ignore[index]
     assert per_token * rate == pytest.approx(again, rel=0.01)
     assert f"AGAIN {again:,}" in rows[10]
 

@@ -78,10 +78,10 @@ class Lines(Widget):
         reverse = self._palette[Role.ALARM]
         for span in row:
             own, rest = self._palette[span.role], span.text
-            if own is not style and own is not reverse and style is not reverse:
+            if (own is not style or not text.strip()) and own is not reverse and style is not reverse:
                 rest = span.text.lstrip(" ")
                 text += span.text[: len(span.text) - len(rest)]
-            if own is style or not rest:
+            if not rest or (own is style and text.strip()):
                 text += rest
                 continue
             if text:

@@ -5,7 +5,7 @@ from moewatch.analysis.memory import HOST, who_took
 from moewatch.analysis.situation import Reader
 from moewatch.analysis.window import Window, difference
 from moewatch.domain.frame import Memory, Note, Rates, Residency, State
-from moewatch.domain.sample import LoadMode, Phase
+from moewatch.domain.sample import LoadMode, ModelSummary, Phase
 from moewatch.units import KIB, MB, MIB, S
 
 LOOK_BACK_NS = 10 * S  # as the rates
@@ -101,12 +101,18 @@ def is_dense_evicted(window: Window, residency: Residency, state: State) -> bool
     if residency.age_ns is not None and residency.age_ns > MAX_AGE_NS:
         return False
     # the scan of a moment swings about the bar (0.8 to 0.97 within a minute of recording H): most of 10 s must be below
-    bar = DENSE_RATIO if model is not None and (model.embedding_bytes or not model.n_expert) else DENSE_RATIO_WITH_TABLE
+    bar = dense_bar(model)
     recent = [s.residency.dense_resident_bytes for s in window.since(LOOK_BACK_NS) if s.residency is not None]
     needed = residency.dense_needed_bytes
     ratios = [size / needed for size in recent if size is not None] if needed else []
     below = [one < bar for one in ratios] or [ratio < bar]
     return sum(below) > len(below) / 2
+
+
+def dense_bar(model: ModelSummary | None) -> float:
+    """The resident share of the dense weights below which they count as not in memory."""
+    counted_apart = model is not None and (model.embedding_bytes or not model.n_expert)
+    return DENSE_RATIO if counted_apart else DENSE_RATIO_WITH_TABLE
 
 
 def is_readahead_off(window: Window, rates: Rates) -> bool:

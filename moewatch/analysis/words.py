@@ -8,6 +8,7 @@ import re
 
 from moewatch.analysis.situation import Situation
 from moewatch.domain.frame import Cause, Method, Note, State
+from moewatch.domain.labels import READY_DENSE_RATIO
 from moewatch.domain.sample import GapReason, Phase
 from moewatch.units import (
     GIB,
@@ -26,17 +27,6 @@ TOPIC_SEEN_NS = 30 * S  # the start-up's own reads are over by then (recordings:
 # More than this many times a token's need is a prompt's reading, spread over the first few tokens after it (12 times
 # in recording H); read-ahead of 4 MiB alone makes 3.4
 MAX_NEEDS = 5
-# dense weights resident below this share are not ready; scans of a server that fits stand at 0.995 to 1.0 (recordings A, C, G)
-READY_RATIO = 0.98
-_WORDS = {
-    State.UNKNOWN: "? WATCHING",
-    State.IDLE: "○ IDLE",
-    State.LOADING: "↓ LOADING, normal",
-    State.WARMING: "↗ WARMING UP",
-    State.STEADY: "● OK",
-    State.THRASHING: "▲ THRASHING",
-    State.RECOVERING: "↘ RECOVERING",
-}
 _REMEDY = re.compile(r"sudo -u ('[^']+'|[\w.-]+)")
 
 
@@ -50,21 +40,12 @@ def headline_short(now: Situation) -> str:
     return _SHORT[now.state](now)
 
 
-def state_word(now: Situation) -> str:
-    """Symbol and word of the state: `▲ THRASHING, severe`."""
-    if now.state is State.IDLE:
-        return "○ IDLE, cold" if is_cold(now) else "○ IDLE, ready" if _is_known(now) else "○ IDLE"
-    if now.state is State.THRASHING and now.severity:
-        return f"▲ THRASHING, {now.severity}"
-    return _WORDS[now.state]
-
-
 def is_cold(now: Situation) -> bool:
     """Weights that every token needs are not in memory; False as well when that is unknown."""
     ratio = now.residency.dense_ratio
     if now.is_mapped is False:
         return False
-    return Note.COLD in now.notes or (ratio is not None and ratio < READY_RATIO)
+    return Note.COLD in now.notes or (ratio is not None and ratio < READY_DENSE_RATIO)
 
 
 def size(size_bytes: float) -> str:

@@ -5,8 +5,19 @@ import re
 import pytest
 
 from moewatch.analysis.situation import Situation
-from moewatch.analysis.words import headline, headline_short, is_cold, state_word
-from moewatch.domain.frame import Cause, Memory, Method, Note, Progress, Rates, Residency, Server, Severity, State
+from moewatch.analysis.words import headline, headline_short, is_cold
+from moewatch.domain.frame import (
+    Cause,
+    Memory,
+    Method,
+    Progress,
+    Rates,
+    Residency,
+    Server,
+    State,
+    Verdict,
+)
+from moewatch.domain.labels import state_label
 from moewatch.domain.sample import Gap, GapReason, LoadMode, Phase
 from moewatch.units import GIB, MB, S
 from tests.support.situations import ACTIVE, DENSE, DENSE_MODEL, TOTAL, situation
@@ -181,23 +192,12 @@ def test_unmapped_model_is_never_cold() -> None:
     assert "own copy" in headline(now)
 
 
-@pytest.mark.parametrize(
-    ("now", "wanted"),
-    [
-        (situation(State.UNKNOWN), "? WATCHING"),
-        (situation(State.IDLE, residency=ready()), "○ IDLE, ready"),
-        (situation(State.IDLE, residency=ready(0.5)), "○ IDLE, cold"),
-        (situation(State.IDLE), "○ IDLE"),
-        (situation(State.IDLE, residency=ready(), notes=(Note.COLD,)), "○ IDLE, cold"),
-        (situation(State.LOADING), "↓ LOADING, normal"),
-        (situation(State.WARMING), "↗ WARMING UP"),
-        (situation(State.STEADY), "● OK"),
-        (situation(State.THRASHING, severity=Severity.SEVERE), "▲ THRASHING, severe"),
-        (situation(State.RECOVERING), "↘ RECOVERING"),
-    ],
-)
-def test_symbol_and_word(now: Situation, wanted: str) -> None:
-    assert state_word(now) == wanted
+def test_the_word_and_the_headline_agree_on_cold() -> None:
+    """The label of the state is made elsewhere, from the same ratio."""
+    for ratio in (0.0, 0.5, 0.97, 0.98, 1.0):
+        label = state_label(Verdict(state=State.IDLE, since_ns=0), ratio)
+        said = headline(situation(State.IDLE, residency=ready(ratio)))
+        assert ("cold" in label) is said.startswith("Cold")
 
 
 def test_unknown_says_what_is_missing() -> None:

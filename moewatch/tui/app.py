@@ -20,9 +20,10 @@ from moewatch.domain.frame import Frame, State
 from moewatch.errors import MoewatchError
 from moewatch.tui import pages, viewmodel
 from moewatch.tui.feed import Feed
+from moewatch.tui.figures import grid_columns, spark_columns
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
-from moewatch.tui.layout import Key, Layout
+from moewatch.tui.layout import MEDIUM_COLUMNS, Key, Layout
 from moewatch.tui.palette import palette
 from moewatch.tui.rows import text_of
 from moewatch.tui.screens import Page, Question
@@ -93,7 +94,7 @@ class MoewatchApp(App[None]):
         self._glyphs: Glyphs = ASCII if (needs_ascii(os.environ) if ascii is None else ascii) else BLOCKS
         self._bell = bell
         self._zone = zone
-        self._zoom = ZOOM_DEFAULT
+        self._zoom: int | None = None  # None: by how much there is to show
         self._held: tuple[Frame, History] | None = None
         self._said = ""  # the answer to a key
         self._terminal_title = ""
@@ -175,10 +176,19 @@ class MoewatchApp(App[None]):
             position=position,
             paused_at_ns=paused,
             newest_wall_ns=newest,
-            zoom=self._zoom,
+            zoom=self._zoom_now(history, frame),
             glyphs=self._glyphs,
             zone=self._zone,
         )
+
+    def _zoom_now(self, history: History, frame: Frame | None) -> int:
+        """The chosen columns; until one is chosen the narrow ones while they show all there is."""
+        if self._zoom is not None:
+            return self._zoom
+        columns = grid_columns(self.size.width) if self.size.width >= MEDIUM_COLUMNS else spark_columns(self.size.width)
+        narrow = COLUMN_NS[0]
+        short = frame is None or (history.span_ns < columns * narrow and frame.target.interval_ns <= narrow)
+        return 0 if short else ZOOM_DEFAULT
 
     def live_keys(self) -> tuple[Key, ...]:
         """The keys that do something now."""
@@ -309,7 +319,8 @@ class MoewatchApp(App[None]):
 
     def action_zoom(self, by: int) -> None:
         """Wider or narrower columns."""
-        self._zoom = max(0, min(len(COLUMN_NS) - 1, self._zoom + by))
+        now = self._zoom_now(self._session.history, self._session.frame)
+        self._zoom = max(0, min(len(COLUMN_NS) - 1, now + by))
         self._redraw()
 
     def action_seek(self, by: int) -> None:

@@ -10,6 +10,7 @@ from moewatch.tui.rows import Role, Row, Span, clean, fit, width_of
 from moewatch.units import GIB, format_percent
 
 TENTH = GIB / 10
+SMALL_BYTES = 10 * GIB  # a whole below this is shown in hundredths: a model of 1.6 GiB has 0.05 that every token needs
 PROGRAMS_SHOWN = 2
 _OPTIONAL = 3
 
@@ -34,6 +35,11 @@ class Bar:
     total_bytes: int
     parts: tuple[Part, ...]
     missing: str = ""  # why there is no bar
+
+    @property
+    def decimals(self) -> int:
+        """Decimals of its figures in GiB."""
+        return 2 if 0 < self.total_bytes < SMALL_BYTES else 1
 
 
 def shares(sizes: Sequence[float], whole: int) -> list[int]:
@@ -151,14 +157,18 @@ def cells(bar: Bar, width: int, glyphs: Glyphs) -> Row:
 
 
 def legend(bar: Bar, width: int, *, compact: bool = False) -> Row:
-    """Sign, name and GiB of each part, the tenths adding up to the whole; what does not fit leaves by its order."""
+    """Sign, name and GiB of each part, the figures adding up to the whole; what does not fit leaves by its order."""
     if not bar.parts:
         return ()
-    tenths = shares([part.size_bytes for part in bar.parts], round(bar.total_bytes / TENTH))
+    decimals = bar.decimals
+    units = shares([part.size_bytes for part in bar.parts], round(bar.total_bytes * 10**decimals / GIB))
     entries = [
-        (part, (Span(part.sign.replace(" ", ""), part.role), Span(_figure(part, tenth, compact=compact), Role.DIM)))
-        for part, tenth in zip(bar.parts, tenths, strict=True)
-        if tenth or part.keep < _OPTIONAL  # cache, rest and free are left out when they are nothing
+        (
+            part,
+            (Span(part.sign.replace(" ", ""), part.role), Span(_figure(part, n, decimals, compact=compact), Role.DIM)),
+        )
+        for part, n in zip(bar.parts, units, strict=True)
+        if n or part.keep < _OPTIONAL  # cache, rest and free are left out when they are nothing
     ]
     while True:
         row: list[Span] = []
@@ -169,9 +179,9 @@ def legend(bar: Bar, width: int, *, compact: bool = False) -> Row:
         entries.remove(max(entries, key=lambda entry: entry[0].keep))
 
 
-def _figure(part: Part, tenths: int, *, compact: bool) -> str:
+def _figure(part: Part, units: int, decimals: int, *, compact: bool) -> str:
     if compact and part.of_bytes:
         return f"{part.name} {format_percent(min(1.0, part.size_bytes / part.of_bytes))}%"
     lead = " " if part.sign.strip() and not compact else ""
-    of = "" if part.of_bytes is None else f" of {part.of_bytes / GIB:.1f}"
-    return f"{lead}{part.name} {tenths / 10:,.1f}{of}"
+    of = "" if part.of_bytes is None else f" of {part.of_bytes / GIB:,.{decimals}f}"
+    return f"{lead}{part.name} {units / 10**decimals:,.{decimals}f}{of}"

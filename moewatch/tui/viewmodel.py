@@ -14,6 +14,7 @@ from moewatch.units import MIB, MS, S, format_gib, format_mb, format_percent, fo
 
 DENSE_READY_RATIO = 0.98  # below this share of the weights that every token needs, the next answer waits for the disk
 _ROOMY_COLUMNS = 90  # from here lines spell things out
+_LAYER_COLUMNS = 3  # a layer gets no more, however few there are
 LATE_NS = 500 * MS  # a sample this late moved its window by 5 %
 
 WORDS = {
@@ -246,7 +247,7 @@ def advice_text(advice: Advice, width: int) -> str:
     first = advice.reason.partition(". ")[0].rstrip(".") + "."
     for reason in (advice.reason, first):
         if advice.reason and len(head) + len(between) + len(reason) <= width:
-            return f"{head}{between}{reason}"
+            return f"{head}{between}{reason[0].upper()}{reason[1:]}" if between == " " else f"{head}{between}{reason}"
     return head
 
 
@@ -412,6 +413,8 @@ def own(view: View) -> tuple[list[Span], list[Span]]:
     if frame is None:
         return [Span("moewatch itself: not measured yet", Role.DIM)], []
     cost = frame.own
+    if cost.cpu_ratio is None and cost.rss_bytes is None:
+        return [Span("moewatch itself: its cost was not measured", Role.DIM)], []
     cpu = view.glyphs.plain("–") if cost.cpu_ratio is None else f"{100 * cost.cpu_ratio:.1f}"  # noqa: RUF001
     rss = view.glyphs.plain("–") if cost.rss_bytes is None else f"{cost.rss_bytes / MIB:.0f}"  # noqa: RUF001
     if cost.late_ns >= LATE_NS:
@@ -441,11 +444,12 @@ def layers(view: View, width: int) -> Row:
     head, last = "layers 0 ", f" {len(by_layer) - 1}"
     room = max(8, width - len(head) - len(last) - 3 - len(tail))
     per_bar = -(-len(by_layer) // room)
+    stretch = max(1, min(_LAYER_COLUMNS, room // len(by_layer)))
     signs = []
     for start in range(0, len(by_layer), per_bar):
         known = [v for v in by_layer[start : start + per_bar] if v is not None]
         level = max(1, min(8, round(8 * sum(known) / len(known)))) if known else 0
-        signs.append(view.glyphs.ramp[level] if known else "?")
+        signs.append((view.glyphs.ramp[level] if known else "?") * stretch)
     grouped = f" ({per_bar} a bar)" if per_bar > 1 else ""
     return (
         Span(head, Role.DIM), Span("".join(signs), Role.MEMORY), Span(last + grouped, Role.DIM),

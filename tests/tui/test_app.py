@@ -273,11 +273,20 @@ async def test_zoom_changes_the_column_and_stops_at_its_ends() -> None:
     app, feed = make()
     async with app.run_test(size=(80, 24)) as pilot:
         await tell(pilot, feed, STARTED, FRAME)
-        assert "one column = 10 s" in app.screen_text
-        await pilot.press("plus")
+        assert "one column = 2 s" in app.screen_text
+        await pilot.press("plus", "plus")
         assert "one column = 1 min" in app.screen_text
         await pilot.press("minus", "minus", "minus", "minus")
         assert "one column = 2 s" in app.screen_text
+
+
+async def test_columns_are_narrow_only_while_they_show_all_there_is() -> None:
+    app, feed = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await tell(pilot, feed, STARTED, FRAME)
+        assert "one column = 2 s" in app.screen_text
+        await tell(pilot, feed, FrameReady(frame=later(design_frame(), 100)))
+        assert "one column = 10 s" in app.screen_text
 
 
 async def test_mark_is_put_on_the_axis() -> None:

@@ -91,7 +91,7 @@ def test_below_40_columns_only_the_banner() -> None:
 
 
 def numbers(legend: str, sign: str = "") -> list[float]:
-    return [float(n.replace(",", "")) for n in re.findall(sign + r" ([\d,]+\.\d)(?! of|\d)", legend)]
+    return [float(n.replace(",", "")) for n in re.findall(sign + r" ([\d,]+\.\d+)(?! of|\d)", legend)]
 
 
 def test_parts_of_the_memory_bar_add_up_to_the_whole() -> None:
@@ -111,7 +111,7 @@ def test_awkward_remainders_still_add_up() -> None:
     memory = {"limit_bytes": int(7.33 * GIB), "target_anon_bytes": third, "model_resident_bytes": third,
               "other_cache_bytes": third, "free_bytes": third, "grew": ()}  # fmt: skip
     legend = screen(view_of(with_parts(design_frame(), memory=memory)), 120, 40)[6]
-    assert sum(numbers(legend)) == pytest.approx(7.3)
+    assert sum(numbers(legend)) == pytest.approx(7.33)
 
 
 def test_parts_read_at_different_instants_never_exceed_the_limit() -> None:

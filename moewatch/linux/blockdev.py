@@ -197,7 +197,7 @@ def _whole_disk(root: KernelRoot, directory: str) -> str:
 
 def _collect_leaves(root: KernelRoot, directory: str, leaves: dict[str, str], depth: int) -> None:
     real = _whole_disk(root, directory)
-    if depth == 0 or len(leaves) >= DEVICES_LIMIT or _name_of(real) in leaves or not root.exists(real):
+    if depth == 0 or len(leaves) >= DEVICES_LIMIT or not root.exists(real):
         return
     try:
         slaves = root.names(real + "/slaves", DEVICES_LIMIT)

@@ -10,8 +10,9 @@ from moewatch.linux.root import KernelRoot
 
 MAPS_LIMIT_BYTES = 16 << 20  # vm.max_map_count is 65,530 by default: 7 MiB of lines
 
+# device numbers have 12 and 20 bits (include/linux/kdev_t.h)
 _LINE = re.compile(
-    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-rwxsp]{4}) ([0-9a-f]{1,16}) ([0-9a-f]{1,8}):([0-9a-f]{1,8}) (\d{1,20}) *(.*)"
+    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-rwxsp]{4}) ([0-9a-f]{1,16}) ([0-9a-f]{1,3}):([0-9a-f]{1,5}) (\d{1,20}) *(.*)"
 )
 _DELETED = b" (deleted)"
 

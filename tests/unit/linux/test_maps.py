@@ -32,7 +32,15 @@ def test_deleted_files_and_names_with_newlines() -> None:
     assert (anonymous.path, heap.path, heap.deleted) == ("", "[heap]", False)
 
 
-@pytest.mark.parametrize("content", [b"x\n", b"1000-2000 r--s 0 08:02\n", b"1000-2000 r--s 00001000 08:02 1"[:20]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x\n",
+        b"1000-2000 r--s 0 08:02\n",
+        b"1000-2000 r--s 00001000 ffffffff:02 12 /m/a\n",
+        b"1000-2000 r--s 00001000 08:02 1"[:20],
+    ],
+)
 def test_what_is_no_mapping_is_refused(content: bytes) -> None:
     with pytest.raises(ParseError):
         parse_maps(content)

@@ -169,6 +169,7 @@ def test_mincore_tells_first_from_second_arrivals(bench: Bench) -> None:
     bench.pages[10] = RESIDENT
     bench.scanner.scan_once()
     bench.pages[20] = EVICTED
+    assert second.resident_bytes == 5 * PAGE
     both = bench.scan()  # two rotations between readings add up
     assert (both.arrived_first_bytes, both.arrived_again_bytes, both.departed_bytes) == (0, PAGE, PAGE)
     assert both.never_seen_bytes == (PAGES - 7) * PAGE

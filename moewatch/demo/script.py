@@ -28,9 +28,7 @@ from moewatch.units import S
 
 READY_WAIT_S = 15.0  # an interpreter starts in 0.1 s; a disk that thrashes already may need long
 END_WAIT_S = 3.0
-# Of the expert bytes. More would cost a fast disk nothing; less leaves a slow one under two tokens/s, too few within a
-# verdict's ten seconds to tell the loss by the rate.
-SQUEEZED_RATIO = 0.55
+SQUEEZED_RATIO = 0.50  # of the expert bytes, while all topics need nearly all of them
 
 
 class Step(Struct, frozen=True):

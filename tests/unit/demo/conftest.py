@@ -11,7 +11,7 @@ from moewatch.demo import model
 from moewatch.linux.blockdev import disks_of
 from moewatch.linux.root import KernelRoot
 
-SMALL = model.Geometry(n_layer=4, dim=1024, ff=256, n_word=512)  # 59 MiB; an expert's matrix is half a MiB
+SMALL = model.Geometry(n_layer=4, n_expert=8, dim=1024, ff=256, n_word=512)  # 59 MiB; an expert's matrix is half a MiB
 
 
 @pytest.fixture

@@ -41,9 +41,7 @@ def test_our_own_reader_sees_layers_experts_and_classes(model_path: Path, small:
 
 
 def test_the_real_model_is_large_enough_to_squeeze_and_small_enough_to_write() -> None:
-    geometry = model.Geometry()
-    assert 768 << 20 <= model.model_bytes(geometry) <= 1 << 30
-    assert geometry.dim * geometry.ff * 2 == 4 << 20
+    assert 768 << 20 <= model.model_bytes(model.Geometry()) <= 1 << 30
 
 
 def test_the_file_is_not_sparse(model_path: Path) -> None:

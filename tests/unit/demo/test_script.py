@@ -151,7 +151,7 @@ def test_the_server_ends_when_its_parent_is_killed(disk_dir: Path, small: model.
     source = (
         "import sys, time; from pathlib import Path\n"
         "from moewatch.clock import SystemClock; from moewatch.demo import model; from moewatch.demo.script import Demo\n"
-        f"g = model.Geometry(n_layer={small.n_layer}, dim={small.dim}, ff={small.ff}, n_word={small.n_word})\n"
+        f"g = model.Geometry(n_layer={small.n_layer}, n_expert={small.n_expert}, dim={small.dim}, ff={small.ff}, n_word={small.n_word})\n"
         "print(Demo(SystemClock(), Path(sys.argv[1]), geometry=g, may_limit=False).start(), flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -60,7 +60,8 @@ def test_touching_an_expert_brings_its_pages_and_no_others(model_path: Path, lay
     weights.touch_expert(2, 5)
     assert cache.resident() - before == pages_of(layout, 2, 5) - before
     assert len(pages_of(layout, 2, 5) - before) > 300
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_majflt > faults  # real major faults, as a server has
+    # Real major faults, as a server has: one for each 128 KiB of its three matrices of 512 KiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults >= 12
 
 
 def test_touching_all_dense_weights_leaves_the_experts_on_the_disk(

@@ -76,6 +76,10 @@ def test_the_environment_fills_in_and_the_command_line_wins() -> None:
     assert (options.port, options.model, options.is_cpu_moe, options.load_mode) == (81, "/m.gguf", True, None)
 
 
+def test_of_several_keys_the_first_is_used() -> None:
+    assert parse("--api-key one,two").api_key == "one"
+
+
 def test_sleep_and_router() -> None:
     assert parse("--sleep-idle-seconds 60").may_sleep
     assert not parse("--sleep-idle-seconds -1").may_sleep

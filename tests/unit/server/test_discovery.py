@@ -54,17 +54,20 @@ def test_the_model_of_argv_is_taken_and_the_others_are_named(proc: FakeProc) -> 
 
 
 def test_without_a_word_in_argv_the_largest_is_the_model(proc: FakeProc) -> None:
-    small, large = proc.model("a.gguf"), proc.model("b.gguf")
-    proc.add(42, ["python", "serve.py"], proc.line(small) + proc.line(large, size=2 << 20), comm="python3")
+    small, large, eye = proc.model("a.gguf"), proc.model("b.gguf"), proc.model("mmproj-b.gguf")
+    maps = proc.line(small) + proc.line(large, size=2 << 20) + proc.line(eye, size=4 << 20)
+    proc.add(42, ["python", "serve.py"], maps, comm="python3")
     assert inspect_pid(proc.root, 42).model_paths == (large,)
 
 
 def test_a_model_without_the_ending_is_known_by_its_first_bytes(proc: FakeProc) -> None:
     blob = proc.model("blobs/sha256-abc", 32 << 20)
-    other = proc.model("font.bin", 32 << 20, b"OTTO")
-    maps = proc.line(other, size=32 << 20) + proc.line(blob, size=32 << 20)
-    proc.add(42, ["/usr/bin/ollama", "runner", "--model", str(blob), "--port", "4000"], maps, comm="ollama")
-    assert inspect_pid(proc.root, 42).model_paths == (blob,)
+    other = proc.model("font.bin", 48 << 20, b"OTTO")
+    maps = proc.line(other, size=48 << 20) + proc.line(blob, size=32 << 20)
+    proc.add(42, ["/usr/bin/ollama", "runner", "--port", "4000"], maps, comm="ollama")
+    server = inspect_pid(proc.root, 42)
+    assert server.model_paths == (blob,)
+    assert server.detail == ""
 
 
 def test_shards_in_the_hugging_face_cache_get_their_names_back(proc: FakeProc) -> None:
@@ -191,11 +194,13 @@ def test_only_a_server_that_maps_nothing_is_still_a_candidate(proc: FakeProc) ->
 
 def test_a_server_comes_before_a_script_and_a_script_is_found_alone(proc: FakeProc) -> None:
     model = proc.model("m.gguf")
-    proc.add(41, ["python", "own.py"], proc.line(model), comm="python3", rss_pages=90_000)
+    proc.add(41, ["python", "own.py", "m.gguf"], proc.line(model), comm="python3", rss_pages=90_000)
     proc.add(40, ["moewatch", "pin", "--pid", "41"], proc.line(model), comm="python3", rss_pages=95_000)
     assert [server.pid for server in find_servers(proc.root)] == [41]
     proc.add(42, ["llama-server", "-m", str(model)], proc.line(model), rss_pages=100)
-    assert next(server.pid for server in find_servers(proc.root)) == 42
+    assert [server.pid for server in find_servers(proc.root)] == [42, 41]
+    proc.add(43, ["llama-server", "-m", str(model), "-lm", "none"], rss_pages=9000)
+    assert [server.pid for server in find_servers(proc.root)] == [42, 41]
 
 
 def test_no_server_is_no_error_when_none_was_named(proc: FakeProc) -> None:

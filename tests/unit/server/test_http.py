@@ -202,6 +202,13 @@ def test_hostile_replies_are_gaps(script: Script, clock: ManualClock, reply: tup
     assert [gap.reason for gap in gaps] == [GapReason.MALFORMED, GapReason.MALFORMED]
 
 
+def test_a_reply_without_end_is_given_up(script: Script, clock: ManualClock) -> None:
+    script.replies = {"/slots": "endless"}
+    poll = ServerPoll("127.0.0.1", script.port, clock)
+    poll.poll_once()
+    assert poll.latest()[1][0].detail == "/slots answers without end"
+
+
 def test_what_is_no_http_is_silence(script: Script, clock: ManualClock) -> None:
     script.replies = {"/slots": "garbage"}
     poll = ServerPoll("127.0.0.1", script.port, clock)

@@ -64,6 +64,8 @@ def test_experts_of_the_first_layers_stay(tiny_moe: ModelLayout) -> None:
 
 
 def test_software_vulkan_is_no_gpu_unless_it_is_named(tiny_moe: ModelLayout) -> None:
+    named = {"GGML_VK_VISIBLE_DEVICES": "0"}
+    assert not has_gpu(["/opt/libggml-vulkan.so.0"], parse_options(["llama-server"]), named)  # no driver at all
     assert judge("vk_ot", tiny_moe, environ={}) == NotNeeded()
 
 

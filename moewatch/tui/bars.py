@@ -11,6 +11,9 @@ from moewatch.units import GIB, format_percent
 
 TENTH = GIB / 10
 SMALL_BYTES = 10 * GIB  # a whole below this is shown in hundredths: a model of 1.6 GiB has 0.05 that every token needs
+# Server and model are read a moment apart: so much more than the limit is that; above it the limit was just lowered, or
+# the pages are charged to another cgroup, which read them first.
+OVERLAP_RATIO = 0.02
 PROGRAMS_SHOWN = 2
 _OPTIONAL = 3
 
@@ -35,6 +38,12 @@ class Bar:
     total_bytes: int
     parts: tuple[Part, ...]
     missing: str = ""  # why there is no bar
+    over_bytes: int = 0  # what the parts are more than the limit that the label shows
+
+    @property
+    def label_bytes(self) -> int:
+        """The figure beside its name."""
+        return self.total_bytes - self.over_bytes
 
     @property
     def decimals(self) -> int:
@@ -61,7 +70,11 @@ def memory_bar(frame: Frame | None, glyphs: Glyphs) -> Bar:
     label = "RAM" if memory.limit_scope in (None, "host") else "LIMIT"
     if memory.limit_bytes is None:
         return Bar(label=label, total_bytes=0, parts=(), missing="not read yet" if frame is None else "not readable")
-    left = memory.limit_bytes
+    must = (memory.target_anon_bytes or 0) + (memory.model_resident_bytes or 0)
+    over = must - memory.limit_bytes
+    if over <= memory.limit_bytes * OVERLAP_RATIO:
+        over = 0
+    total = left = memory.limit_bytes + over
     parts: list[Part] = []
 
     def take(sign: str, name: str, size: int | None, role: Role, keep: int) -> None:
@@ -87,7 +100,7 @@ def memory_bar(frame: Frame | None, glyphs: Glyphs) -> Bar:
     parts.append(Part(sign=glyphs.rest, name=name, size_bytes=rest, role=Role.DIM, keep=4))
     if free_bytes is not None:
         parts.append(Part(sign=glyphs.free, name="free", size_bytes=free_bytes, role=Role.DIM, keep=5))
-    return Bar(label=label, total_bytes=memory.limit_bytes, parts=tuple(parts))
+    return Bar(label=label, total_bytes=total, parts=tuple(parts), over_bytes=over)
 
 
 def model_bar(frame: Frame | None, summary: ModelSummary | None, glyphs: Glyphs) -> Bar:
@@ -170,12 +183,14 @@ def legend(bar: Bar, width: int, *, compact: bool = False) -> Row:
         for part, n in zip(bar.parts, units, strict=True)
         if n or part.keep < _OPTIONAL  # cache, rest and free are left out when they are nothing
     ]
+    excess = Span(f"  {bar.over_bytes / GIB:,.{decimals}f} over the limit", Role.STRONG)
+    width -= width_of((excess,)) if bar.over_bytes else 0
     while True:
         row: list[Span] = []
         for _, entry in entries:
             row.extend((Span(" " if compact else "  "), *entry) if row else entry)
         if width_of(row) <= width or not entries:
-            return tuple(row)
+            return (*row, excess) if bar.over_bytes else tuple(row)
         entries.remove(max(entries, key=lambda entry: entry[0].keep))
 
 

@@ -109,7 +109,7 @@ class Layout:
 
 
 def _gib(bar: bars.Bar) -> str:
-    return f"{bar.total_bytes / GIB:,.{bar.decimals}f}" if bar.total_bytes else ""
+    return f"{bar.label_bytes / GIB:,.{bar.decimals}f}" if bar.total_bytes else ""
 
 
 def keys_row(keys: tuple[Key, ...], width: int, *, spaced: bool) -> Row:

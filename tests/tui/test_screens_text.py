@@ -115,9 +115,16 @@ def test_awkward_remainders_still_add_up() -> None:
 
 
 def test_parts_read_at_different_instants_never_exceed_the_limit() -> None:
-    memory = {"model_resident_bytes": gib(40.0)}
+    memory = {"model_resident_bytes": gib(28.0)}
     bar = memory_bar(with_parts(design_frame(), memory=memory), BLOCKS)
-    assert sum(part.size_bytes for part in bar.parts) == bar.total_bytes
+    assert sum(part.size_bytes for part in bar.parts) == bar.total_bytes == gib(31.2)
+
+
+def test_a_limit_lowered_below_what_is_resident_hides_nothing() -> None:
+    memory = {"limit_bytes": gib(15.0), "limit_scope": "a.scope", "grew": ()}
+    rows = screen(view_of(with_parts(design_frame(), memory=memory)), 80, 24)
+    assert rows[5].startswith(" LIMIT 15.0 ")
+    assert rows[6].strip() == "GiB   █ server 2.1  ▓ model 19.8  6.9 over the limit"
 
 
 def test_figures_of_one_screen_agree() -> None:

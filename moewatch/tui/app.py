@@ -4,10 +4,11 @@ import copy
 import dataclasses
 import math
 import os
+import sys
 from collections.abc import Sequence
 from datetime import tzinfo
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.style import Style
 from textual import events
@@ -92,13 +93,14 @@ class MoewatchApp(App[None]):
         self._session = Session()
         self._layout = Layout()
         self._glyphs: Glyphs = ASCII if (needs_ascii(os.environ) if ascii is None else ascii) else BLOCKS
+        self._ask_terminal = ascii is None and self._glyphs is BLOCKS
         self._bell = bell
         self._zone = zone
         self._zoom: int | None = None  # None: by how much there is to show
         self._held: tuple[Frame, History] | None = None
         self._said = ""  # the answer to a key
         self._terminal_title = ""
-        self._rung = 0  # minutes of pause that were announced
+        self._reminded = 0  # whole minutes of pause that were announced
         self._state: State | None = None
         self._styles: Sequence[Style] = palette(_COLOURS.get(self.console.color_system, 256), no_color=plain)
         self._lines = Lines(self._styles)
@@ -114,6 +116,19 @@ class MoewatchApp(App[None]):
         self._write("\x1b[22;2t")  # xterm: push the title, so that it can be put back
         self._redraw()
         self.call_after_refresh(self._begin)
+
+    def run(self, *args: Any, **options: Any) -> None:
+        """Run until the person quits; asks the terminal first whether blocks are one column wide."""
+        if not options.get("headless"):
+            self._ask_terminal_width()
+        super().run(*args, **options)
+
+    def _ask_terminal_width(self) -> None:
+        if self._ask_terminal and sys.__stdin__ is not None and sys.__stderr__ is not None:
+            from moewatch.tui.probe import draws_blocks_wide  # noqa: PLC0415 - only where there is a terminal to ask
+
+            if draws_blocks_wide(sys.__stdin__.fileno(), sys.__stderr__.fileno()):
+                self._glyphs = ASCII
 
     def _begin(self) -> None:
         try:
@@ -142,6 +157,17 @@ class MoewatchApp(App[None]):
                 self.bell()
             self._state = frame.verdict.state
         self._set_terminal_title()
+        self._remind()
+
+    def _remind(self) -> None:
+        """While paused, ring each minute, if ringing is wanted."""
+        if self._held is None or self._session.frame is None:
+            self._reminded = 0
+            return
+        minutes = (self._session.frame.wall_ns - self._held[0].wall_ns) // MINUTE
+        if self._bell and minutes > self._reminded:
+            self.bell()
+        self._reminded = max(minutes, self._reminded)
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out anew."""
@@ -263,7 +289,9 @@ class MoewatchApp(App[None]):
     def action_advice(self) -> None:
         """Show all advice."""
         frame = self._held[0] if self._held else self._session.frame
-        self.push_screen(Page(lambda width: pages.advice_page(frame, width, self._glyphs), self._styles))
+        with self._session.locked() as session:
+            remarks = viewmodel.remarks(self._view(session))
+        self.push_screen(Page(lambda width: pages.advice_page(frame, remarks, width, self._glyphs), self._styles))
 
     def action_pause(self) -> None:
         """Hold the picture, or a replay; go on at the second press."""

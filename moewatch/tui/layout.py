@@ -74,7 +74,7 @@ class Layout:
 
     def _medium(self, view: View, width: int, height: int, keys: tuple[Key, ...]) -> list[Row]:
         """80 x 24 and larger: two plots, from 120 x 36 on five."""
-        said = [fit(text, width - 2, view.glyphs.ellipsis) for text in viewmodel.remarks(view)]
+        said = viewmodel.remarks(view)
         wide = width >= WIDE_COLUMNS and height >= WIDE_ROWS
         rows = [viewmodel.title(view, width), *viewmodel.banner(view, width), ()]
         for bar in (bars.memory_bar(view.frame, view.glyphs), bars.model_bar(view.frame, view.summary, view.glyphs)):
@@ -93,8 +93,13 @@ class Layout:
 
     def _tail(self, view: View, width: int, said: list[str], height: int) -> list[Row]:
         spare = max(0, height - TALL_ROWS)
-        tail: list[Row] = [(Span(" " + said[0]),) if said else ()]
-        tail.extend((Span(" " + text),) for text in said[1 : 1 + spare // 4])
+        shown = 1 + spare // 4
+        more = f"  +{len(said) - shown}, a: more" if len(said) > shown else ""
+        tail: list[Row] = [()] if not said else []
+        for n, text in enumerate(said[:shown], 1):
+            rest = more if n == shown else ""
+            fitted = fit(text, width - 2 - len(rest), view.glyphs.ellipsis)
+            tail.append((Span(" " + fitted), Span(rest, Role.DIM, "advice")))
         if spare and view.frame is not None:
             texts = [e.text for e in view.frame.verdict.evidence[: spare // 2] if e.text]
             tail.extend((Span(" why" if not n else "    ", Role.DIM), Span(f"             {view.glyphs.plain(text)}"))

@@ -1,5 +1,7 @@
 """The texts of the full-page screens: help, advice, and the question before quitting."""
 
+from collections.abc import Sequence
+
 from moewatch.domain.frame import Advice, Frame
 from moewatch.tui.glyphs import Glyphs
 from moewatch.tui.layout import Key
@@ -22,8 +24,8 @@ def _labelled(label: str, text: str, width: int, glyphs: Glyphs, role: Role = Ro
     ]
 
 
-def advice_page(frame: Frame | None, width: int, glyphs: Glyphs) -> list[Row]:
-    """All advice: action, why, the exact command, what it gains and whether it needs a restart."""
+def advice_page(frame: Frame | None, remarks: Sequence[str], width: int, glyphs: Glyphs) -> list[Row]:
+    """All advice: action, why, the exact command, what it gains and whether it needs a restart; then the remarks."""
     rows: list[Row] = [(Span(" What to do", Role.STRONG),), ()]
     listed: tuple[Advice, ...] = frame.verdict.advice if frame else ()
     if frame is not None and frame.verdict.headline:
@@ -43,6 +45,10 @@ def advice_page(frame: Frame | None, width: int, glyphs: Glyphs) -> list[Row]:
             rows.extend(_labelled("gain", advice.gain, width, glyphs))
         rows.extend(_labelled("restart", "yes, of the server" if advice.restart else "no", width, glyphs))
         rows.append(())
+    if remarks:
+        rows.append((Span(" What is special here", Role.STRONG),))
+        for text in remarks:
+            rows.extend(_paragraph(text, width, glyphs, indent=3))
     return rows
 
 
@@ -74,7 +80,7 @@ def help_page(keys: tuple[Key, ...], width: int, glyphs: Glyphs) -> list[Row]:
 
 _KEY_HELP = {
     "help": "this page",
-    "advice": "all advice, with commands, gains and whether a restart is needed",
+    "advice": "all advice with commands and gains, and what is special here",
     "pause": "hold the picture; watching and recording go on",
     "mark": "put a mark on the time axis",
     "copy": "copy the first lines to the clipboard (OSC 52)",

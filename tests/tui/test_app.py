@@ -392,6 +392,28 @@ async def test_no_color_leaves_no_colour() -> None:
                 assert segment.style is None or segment.style.color is None
 
 
+async def test_a_long_pause_is_rung_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    rings: list[int] = []
+    app, feed = make(bell=True)
+    monkeypatch.setattr(app, "bell", lambda: rings.append(1))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await tell(pilot, feed, STARTED, FRAME)
+        await pilot.press("p")
+        for seconds in (59, 61, 62, 119, 121):
+            await tell(pilot, feed, FrameReady(frame=later(design_frame(), seconds)))
+        assert len(rings) == 2
+
+
+async def test_remarks_that_find_no_room_are_counted_and_on_the_advice_page() -> None:
+    app, feed = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        remarks = ("Limit: 24.0 GiB, set by docker-ab12.scope.", "Swap is in use.", "The third.")
+        await tell(pilot, feed, STARTED, FrameReady(frame=with_parts(design_frame(), verdict={"remarks": remarks})))
+        assert "Limit: 24.0 GiB, set by docker-ab12.scope.  +2, a: more" in app.screen_text
+        await pilot.press("a")
+        assert "The third." in app.screen._lines.text  # type: ignore[attr-defined]
+
+
 async def test_bell_rings_only_on_a_change_of_state(monkeypatch: pytest.MonkeyPatch) -> None:
     rings: list[int] = []
     app, feed = make(bell=True)

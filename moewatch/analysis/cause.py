@@ -5,10 +5,13 @@ from moewatch.analysis.signals import Signals
 from moewatch.analysis.verdict import Judged, Memo
 from moewatch.analysis.window import Window
 from moewatch.domain.frame import Cause, Memory, State
-from moewatch.units import MIB
+from moewatch.units import MIB, S
 
 # Read-ahead of 512 KiB tripled what is read again (39 against 13 MB a token), 4 MiB made it 40 times as much; 128 KiB is Linux's own.
 LARGE_READ_AHEAD_BYTES = 1 * MIB
+COLD_START_NS = (
+    60 * S
+)  # a start that took longer without being steady is none (a model of 60 GB is read in 20 s at 3 GB/s)
 LOWERED_RATIO = 0.97  # the limit against its highest: less is rounding to pages
 
 
@@ -30,10 +33,9 @@ def derive_cause(memo: Memo, window: Window, signals: Signals, judged: Judged, m
 
 
 def _of_warming(memo: Memo, signals: Signals, judged: Judged) -> Cause:
-    ledger = signals.short or signals.glance
-    if memo.settled or judged.is_early or ledger is None or ledger.again_bytes is None or ledger.first_bytes is None:
-        return Cause.TOPIC_CHANGE
-    return Cause.COLD_START if ledger.first_bytes >= ledger.again_bytes else Cause.TOPIC_CHANGE
+    """Before it was ever steady it is the start, whatever the pages: a load larger than memory evicts what it has just read."""
+    is_long = judged.is_early and signals.span_ns > COLD_START_NS
+    return Cause.TOPIC_CHANGE if memo.settled or is_long else Cause.COLD_START
 
 
 def _of_thrashing(memo: Memo, window: Window, memory: Memory) -> Cause:

@@ -26,7 +26,7 @@ from moewatch.analysis.words import headline, headline_short
 from moewatch.analysis.workingset import derive_working_set
 from moewatch.domain.frame import Frame, Own, Rates, Server, Target, Verdict
 from moewatch.domain.frame import State as Word
-from moewatch.domain.sample import Header, Sample
+from moewatch.domain.sample import Header, LoadMode, Sample
 from moewatch.units import S
 
 STEADY_NS = 8 * S  # so long a state must have been steady before its speed counts as the best
@@ -62,6 +62,7 @@ def start(header: Header) -> State:
 
 def step(state: State, sample: Sample) -> tuple[State, Frame]:
     """Take one Sample in: the state to hand in with the next one, and what may be seen now."""
+    state = _with_load_mode(state, sample.load_mode)
     window = state.window.pushed(sample)
     memo = observe(state.memo, window)
     active_bytes = derive_active_bytes(window.header.model, window.carried.residency)
@@ -75,6 +76,15 @@ def step(state: State, sample: Sample) -> tuple[State, Frame]:
     fastest = seen if seen is not None and seen > (state.disk_bytes_per_s or 0.0) else state.disk_bytes_per_s
     state = replace(state, window=window, memo=memo, growth=growth, disk_bytes_per_s=fastest)
     return state, _frame(state, signals=signals, rates=rates, judged=judged, by_rate=by_rate, active_bytes=active_bytes)
+
+
+def _with_load_mode(state: State, mode: LoadMode | None) -> State:
+    """From now on the load mode is the one that was seen last."""
+    if mode is None or mode is state.target.load_mode:
+        return state
+    header = state.window.header
+    header = replace(header, target=replace(header.target, load_mode=mode))
+    return replace(state, target=replace(state.target, load_mode=mode), window=replace(state.window, header=header))
 
 
 def _frame(

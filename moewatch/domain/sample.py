@@ -280,6 +280,7 @@ class Sample(Struct, frozen=True, kw_only=True, rename={"own": "self"}):
     wall_ns: int
     collect_ns: Count | None = None
     late_ns: Count = 0
+    load_mode: LoadMode | None = None  # when it is another one than the header says: a server is often met while it loads
     process: ProcessReading | None = None
     devices: dict[str, DeviceReading] | None = None
     vm: VmReading | None = None

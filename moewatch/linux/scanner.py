@@ -72,10 +72,13 @@ class ResidencyScanner:
         self._pass_is_costly = False
         self._doubted_ns: int | None = None
 
-    def start(self) -> Self:
-        """Open the files, find out which call can be believed, scan in the background. A failure becomes read()'s Gap."""
+    def start(self, *, parts: bool = True) -> Self:
+        """Open the files, find out which call can be believed, scan in the background. A failure becomes read()'s Gap.
+
+        Without `parts` there is no background scan: `read` has the totals over whole files only.
+        """
         self._open()
-        if self._rotation is not None and self._thread is None:
+        if parts and self._rotation is not None and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="moewatch-residency", daemon=True)
             self._thread.start()
         return self

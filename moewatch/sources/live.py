@@ -4,6 +4,7 @@ What is read at each tick costs well under a millisecond (docs/explanation/cost.
 own (page cache parts, HTTP) or is done every few ticks (other processes, mappings).
 """
 
+import contextlib
 import platform
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from moewatch.domain.sample import (
     GapReason,
     Header,
     Host,
+    LoadMode,
     OtherProcess,
     OwnReading,
     Phase,
@@ -41,7 +43,7 @@ from moewatch.linux.scanner import ResidencyScanner
 from moewatch.linux.vmstat import read_vm
 from moewatch.modelfile.layout import read_layout
 from moewatch.server.argv import redact_argv
-from moewatch.server.discovery import ServerProcess
+from moewatch.server.discovery import ServerProcess, inspect_pid
 from moewatch.server.http import ServerPoll, local_host, parse_url
 from moewatch.sources.needed import NeededTensors
 from moewatch.units import MS, S
@@ -49,6 +51,7 @@ from moewatch.units import MS, S
 OTHERS_EVERY_NS = 10 * S  # a walk over all processes costs about 3.4 ms (measured): 0.03 % of a core at this pace
 READERS_EVERY_NS = 30 * S  # asks every llama-like process for its mappings
 NEEDED_EVERY_NS = 5 * S  # /proc/PID/maps costs 0.25 ms (measured)
+MODE_EVERY_NS = 10 * S  # looking at a whole server again costs 2 ms (measured)
 FOREVER_NS = 3600 * S  # the present cannot be moved, so nobody needs to ask again before a Sample is due
 # The first answers of the server (1 to 8 ms) and of the page cache (150 ms at most) are in the first Sample, and a second
 # one follows soon after: a rate needs two, and the first screen should not wait a whole interval for it.
@@ -72,6 +75,7 @@ class LiveSource:
         layout: ModelLayout | None,
         poll: ServerPoll | None,
         scanner: ResidencyScanner | None,
+        residency: bool,
         standing_gaps: Iterable[Gap] = (),
     ) -> None:
         self._server = server
@@ -96,11 +100,13 @@ class LiveSource:
         self._readers_ns = self._others_ns
         self._readers: tuple[int, ...] = ()
         self._activity: int | None = None
+        self._mode = server.load_mode
+        self._mode_ns = self._next_ns + MODE_EVERY_NS
         if poll is not None:
             poll.start()
         if scanner is not None:
             self._look_for_needed(self._next_ns, ServerReading())
-            scanner.start()
+            scanner.start(parts=residency)
 
     @classmethod
     def open(
@@ -136,11 +142,7 @@ class LiveSource:
             gaps.append(
                 Gap(field="model", reason=GapReason.DENIED, detail=server.detail or "its model's file cannot be opened")
             )
-        scanner = (
-            ResidencyScanner(page_cache or SystemPageCache(), layout, clock)
-            if layout is not None and residency
-            else None
-        )
+        scanner = ResidencyScanner(page_cache or SystemPageCache(), layout, clock) if layout is not None else None
         if layout is not None and not residency:
             gaps.append(Gap(field="residency", reason=GapReason.UNSUPPORTED, detail="turned off by --no-residency"))
         poll = _new_poll(server, url, clock, interval_ns) if http else None
@@ -154,6 +156,7 @@ class LiveSource:
             layout=layout,
             poll=poll,
             scanner=scanner,
+            residency=residency,
             standing_gaps=gaps,
         )
 
@@ -191,6 +194,7 @@ class LiveSource:
             mono_ns=began_ns,
             wall_ns=self._clock.wall_ns(),
             late_ns=late_ns,
+            load_mode=self._load_mode(began_ns),
             process=process,
             devices=devices,
             vm=self._try("vm", lambda: read_vm(root)),
@@ -264,6 +268,14 @@ class LiveSource:
         answer, gaps = self._poll.latest()
         self._gaps.extend(gaps)
         return answer
+
+    def _load_mode(self, now_ns: int) -> LoadMode | None:
+        """The mode in force when it is not the header's: before the model is loaded there is none to be seen."""
+        if now_ns >= self._mode_ns:
+            self._mode_ns = now_ns + MODE_EVERY_NS
+            with contextlib.suppress(MoewatchError):  # what is wrong with the process is told by its own readings
+                self._mode = inspect_pid(self._root, self._server.pid).load_mode
+        return self._mode if self._mode is not self._header.target.load_mode else None
 
     def _residency(self) -> ResidencyReading | None:
         if self._scanner is None:

@@ -81,8 +81,10 @@ def test_frames_come_in_order_and_the_end_is_told() -> None:
 def test_a_restarted_target_is_followed_and_waiting_is_said_once() -> None:
     clock, events = ManualClock(), list[Event]()
     wait = TargetError("No llama-server yet; waiting.")
-    steps = iter([Scripted(clock, 1), wait, wait, wait, Scripted(clock, 1, pid=8), MoewatchError("enough")])
-    sampler = Sampler(opener(steps), clock, events.append, follow=True)
+    steps = list[Source | MoewatchError](
+        [Scripted(clock, 1), wait, wait, wait, Scripted(clock, 1, pid=8), MoewatchError("enough")]
+    )
+    sampler = Sampler(opener(iter(steps)), clock, events.append, follow=True)
     sampler.run()
     assert [type(event) for event in events] == [Started, FrameReady, Ended, Waiting, Started, FrameReady, Ended, Ended]
     assert [event.header.target.pid for event in events if isinstance(event, Started)] == [7, 8]

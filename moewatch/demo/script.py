@@ -147,7 +147,7 @@ class Demo:
         """The server, with a socket that listens already and a pipe whose end ends it."""
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.port = listening.getsockname()[1]
-            argv = [sys.executable, "-m", "moewatch.demo.workload", "--model", str(path), "--host", "127.0.0.1"]
+            argv = [sys.executable, "-P", "-m", "moewatch.demo.workload", "--model", str(path), "--host", "127.0.0.1"]
             argv += ["--port", str(self.port), "--listen-fd", str(listening.fileno())]
             package_parent = str(Path(__file__).parents[2])
             search = os.pathsep.join(p for p in (package_parent, os.environ.get("PYTHONPATH", "")) if p)

@@ -23,7 +23,7 @@ from moewatch.units import MIB, MS, S
 
 PREFIX = "moewatch-demo-"
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
-# Beside the weights: the interpreter (measured: 13 MiB anonymous, its page tables 2 MiB) and room for read-ahead in flight.
+# Beside the weights: the interpreter (measured: 14 MiB anonymous, its page tables 2 MiB) and room for read-ahead in flight.
 OWN_BYTES = 32 * MIB
 AMPLE_BYTES = 160 * MIB  # above the whole model while it is not squeezed
 # A v1 limit is refused (EBUSY) while the group holds more and cannot be reclaimed fast enough; v2 would kill. So go down in steps.

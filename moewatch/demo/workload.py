@@ -9,75 +9,27 @@ and ends when that closes, so it can never outlive the demo:
     pause, work      break the request in work off and take no other; go on
 
 Only arithmetic is left out: a token needs the same bytes as in a real server, and where that would multiply matrices,
-this one rests. Endpoints: tools/server/README.md of ggml-org/llama.cpp.
+this one rests.
 """
 
 import argparse
-import http.server
-import json
 import os
 import socket
 import sys
 import threading
 from pathlib import Path
 
-from msgspec import Struct
-
 from moewatch.clock import SystemClock
+from moewatch.demo.endpoints import ANSWER_TOKENS, PROMPT_TOKENS, Slot, Status, serve
 from moewatch.demo.routing import Router
 from moewatch.demo.weights import Weights
 from moewatch.modelfile.layout import read_layout
 from moewatch.units import MS
 
-LAYER_NS = (
-    9 * MS
-)  # rest per layer and token: 8 layers make 72 ms; with what the touching costs, 12 tokens/s while nothing is missing
+# Rest per layer and token: 8 layers make 72 ms; with what the touching costs, 12 tokens/s while nothing is missing.
+LAYER_NS = 9 * MS
 SETUP_NS = 150 * MS  # rest per layer while loading, where a server builds its graph
-PROMPT_TOKENS, PROMPT_BATCH = 16, 8
-ANSWER_TOKENS = (
-    400  # half a minute: what is generated between the last look at a request and its end is not counted by monitors
-)
-CONTEXT_TOKENS = 8192
-
-
-class Slot(Struct, frozen=True, kw_only=True):
-    """Where the request in work stands; replaced as a whole, so that an answer never mixes two requests."""
-
-    task: int = -1
-    busy: bool = False
-    prompt_done: int = 0
-    decoded: int = 0
-
-    def describe(self) -> dict[str, object]:
-        """The keys of llama-server's /slots that monitors read."""
-        return {
-            "id": 0,
-            "id_task": self.task,
-            "n_ctx": CONTEXT_TOKENS,
-            "speculative": False,
-            "is_processing": self.busy,
-            "n_prompt_tokens": PROMPT_TOKENS
-            + max(0, self.decoded - 1),  # the last token is not in the slot's cache yet
-            "n_prompt_tokens_processed": self.prompt_done,
-            "n_prompt_tokens_cache": 0,
-            "params": {"n_predict": ANSWER_TOKENS},
-            "next_token": [
-                {
-                    "has_next_token": self.busy,
-                    "has_new_line": False,
-                    "n_remain": ANSWER_TOKENS - self.decoded,
-                    "n_decoded": self.decoded if self.busy else 0,
-                }
-            ],
-        }
-
-
-class Status:
-    """What the endpoints say: written by the thread that works, read by those that answer."""
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.slot = Slot()
+PROMPT_BATCH = 8
 
 
 class Server:
@@ -153,47 +105,6 @@ class Server:
         self._clock.sleep_until(self._clock.mono_ns() + for_ns)
 
 
-def _handler(status: Status) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 30
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/health" and status.ready:
-                self._say(200, {"status": "ok"})
-            elif not status.ready:
-                self._say(503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
-            elif path == "/slots":
-                self._say(200, [status.slot.describe()])
-            else:
-                self._say(404, {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}})
-
-        def _say(self, code: int, body: object) -> None:
-            raw = json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json; charset=utf-8")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-            """Say nothing: nobody reads it."""
-
-    return Handler
-
-
-class _Listener(http.server.ThreadingHTTPServer):
-    """Takes over a socket that is bound and listening already, so that no other process can get the port in between."""
-
-    daemon_threads = True
-
-    def __init__(self, listen_fd: int, status: Status) -> None:
-        super().__init__(("127.0.0.1", 0), _handler(status), bind_and_activate=False)
-        self.socket.close()
-        self.socket = socket.socket(fileno=listen_fd)
-
-
 def _end_with_parent(server: Server) -> None:
     """Follow the control channel; its end is ours, at once and whatever the other threads wait for."""
     try:
@@ -218,8 +129,8 @@ def main() -> None:
     parser.add_argument("--listen-fd", type=int, required=True)
     asked = parser.parse_args()
     server = Server(asked.model)
-    listener = _Listener(asked.listen_fd, server.status)
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    listening = socket.socket(fileno=asked.listen_fd)
+    threading.Thread(target=serve, args=(listening, server.status), daemon=True).start()
     threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
     _say("ready")
     server.run()

@@ -86,7 +86,9 @@ def not_needed(
         needed: names whose pages are read during generation (`AbsenceLedger.needed`): never assumed.
     """
     seen = _outside(layout, mapped_ranges) | frozenset(absent)
-    assumed = (_assumed(layout, options) if gpu else frozenset()) - seen - frozenset(needed)
+    # llama.cpp leaves the layers that only draft tokens (MTP) out of the load (TENSOR_SKIP in src/llama-model.cpp)
+    drafting = frozenset(tensor.name for tensor in layout.tensors if tensor.draft)
+    assumed = (drafting | (_assumed(layout, options) if gpu else frozenset())) - seen - frozenset(needed)
     return NotNeeded(names=seen | assumed, assumed=bool(assumed))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+from msgspec import structs
 
 from moewatch.clock import Clock
 from moewatch.domain.layout import ModelLayout
@@ -21,6 +22,7 @@ from moewatch.domain.sample import (
     Header,
     Host,
     LoadMode,
+    ModelSummary,
     OtherProcess,
     OwnReading,
     Phase,
@@ -250,13 +252,22 @@ class LiveSource:
                 argv=redact_argv(server.argv),
                 load_mode=server.load_mode,
             ),
-            model=self._layout.summary if self._layout is not None else None,
+            model=self._summary(),
             devices=self._disks.devices if self._disks is not None else (),
             memory_limit_bytes=limit,
             memory_limit_scope=scope,
             file_system=self._disks.file_system if self._disks is not None else None,
             interval_ns=self._interval_ns,
         )
+
+    def _summary(self) -> ModelSummary | None:
+        """The model's figures; a deleted file, opened through /proc/PID/map_files, keeps the name its server knows."""
+        if self._layout is None:
+            return None
+        summary = self._layout.summary
+        if not self._server.model_name or not self._layout.paths[0].startswith("/proc/") or len(summary.files) > 1:
+            return summary
+        return structs.replace(summary, files=(structs.replace(summary.files[0], name=self._server.model_name),))
 
     def _ask_server(self, *activity: int | None) -> ServerReading:
         """The server's last word; a server that may sleep is asked only while its process does something."""

@@ -1,6 +1,7 @@
 """Which tensors need no RAM, against maps of a real server that offloads."""
 
 import pytest
+from msgspec import structs
 
 from moewatch.domain.layout import ModelLayout
 from moewatch.linux.maps import parse_maps
@@ -168,3 +169,12 @@ def test_what_is_read_again_while_tokens_come_is_needed_after_all(tiny_moe: Mode
     judged = not_needed(tiny_moe, options, None, ledger.absent, gpu=True, needed=ledger.needed)
     assert "blk.0.attn_q.weight" not in judged.names
     assert "blk.1.attn_q.weight" in judged.names
+
+
+def test_layers_that_only_draft_are_not_loaded_unless_they_are_read(tiny_moe: ModelLayout) -> None:
+    drafting = {tensor.name for tensor in tiny_moe.tensors if tensor.layer == 3}
+    tensors = tuple(structs.replace(tensor, draft=tensor.name in drafting) for tensor in tiny_moe.tensors)
+    layout = structs.replace(tiny_moe, tensors=tensors)
+    judged = not_needed(layout, parse_options(["llama-server"]), None)
+    assert (judged.names, judged.assumed) == (drafting, True)
+    assert not not_needed(layout, parse_options(["llama-server"]), None, needed=drafting).names

@@ -19,14 +19,13 @@ from textual.message import Message
 from moewatch.domain.events import Event
 from moewatch.domain.frame import Frame, State
 from moewatch.errors import MoewatchError
-from moewatch.tui import pages, viewmodel
+from moewatch.tui import footlines, pages, viewmodel
 from moewatch.tui.feed import Feed
 from moewatch.tui.figures import grid_columns, spark_columns
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
 from moewatch.tui.layout import MEDIUM_COLUMNS, Key, Layout
 from moewatch.tui.palette import palette
-from moewatch.tui.rows import text_of
 from moewatch.tui.screens import Page, Question
 from moewatch.tui.session import Session
 from moewatch.tui.viewmodel import View
@@ -290,7 +289,7 @@ class MoewatchApp(App[None]):
         """Show all advice."""
         frame = self._held[0] if self._held else self._session.frame
         with self._session.locked() as session:
-            remarks = viewmodel.remarks(self._view(session))
+            remarks = footlines.remarks(self._view(session))
         self.push_screen(Page(lambda width: pages.advice_page(frame, remarks, width, self._glyphs), self._styles))
 
     def action_pause(self) -> None:
@@ -320,8 +319,8 @@ class MoewatchApp(App[None]):
     def action_copy(self) -> None:
         """Copy the banner."""
         with self._session.locked() as session:
-            rows = viewmodel.banner(self._view(session), _TEXT_WIDTH)
-        self.copy_to_clipboard("\n".join(text_of(row).strip() for row in rows))
+            lines = viewmodel.banner_text(self._view(session))
+        self.copy_to_clipboard("\n".join(lines))
         self._answer("Copied the first lines to the clipboard, if the terminal allows it (OSC 52).")
 
     def action_save(self) -> None:
@@ -387,8 +386,7 @@ class MoewatchApp(App[None]):
         with self._session.locked() as session:
             self._held = None
             view = dataclasses.replace(self._view(session), standstill=None)
-            lines = [text_of(row).strip() for row in viewmodel.banner(view, _TEXT_WIDTH)] if session.frame else []
-            lines = [line for line in (line.replace("  a: more", "").rstrip() for line in lines) if len(line) > 1]
+            lines = viewmodel.banner_text(view) if session.frame else []
             worst = session.history.worst
             if worst is not None and worst.again_mb_per_s >= 1:
                 rate = "" if math.isnan(worst.tokens_per_s) else f", {worst.tokens_per_s:.1f} tokens/s"
@@ -401,7 +399,6 @@ class MoewatchApp(App[None]):
         return "\n".join(self._glyphs.plain(line) for line in lines)
 
 
-_TEXT_WIDTH = 100  # of text that leaves the screen: scrollback, clipboard
 _DASHBOARD_ACTIONS = frozenset(
     ("help", "advice", "pause", "mark", "copy", "save", "next_target", "zoom", "dismiss_notice")
 )

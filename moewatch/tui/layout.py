@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from moewatch.tui import bars, figures, viewmodel
+from moewatch.tui import bars, figures, footlines, viewmodel
 from moewatch.tui.rows import Role, Row, Span, apart, fit, pad, width_of
 from moewatch.tui.viewmodel import View
 from moewatch.units import GIB
@@ -52,7 +52,7 @@ class Layout:
         body: list[tuple[int, Row]] = []  # with the order in which rows leave a low screen, the highest first
         blank: Row = ()
         body.append((9, blank))
-        said = viewmodel.remarks(view)
+        said = footlines.remarks(view)
         if said:
             body.append((2, (Span(fit(said[0], width, view.glyphs.ellipsis)),)))
         for bar in (bars.memory_bar(view.frame, view.glyphs), bars.model_bar(view.frame, view.summary, view.glyphs)):
@@ -63,8 +63,8 @@ class Layout:
         body.extend((4 if n < 2 else 5, row) for n, row in enumerate(self.plots.sparks(view, width)))  # noqa: PLR2004
         _, marks = figures.numbered(view, figures.spark_columns(width))
         body.append((6, figures.marks_line(view, marks, width, short=True)))
-        body.append((6, viewmodel.not_readable_names(view, width)))
-        body.append((7, viewmodel.own_short(view, figures.column_text(view.zoom), width)))
+        body.append((6, footlines.not_readable_names(view, width)))
+        body.append((7, footlines.own_short(view, figures.column_text(view.zoom), width)))
         room = height - len(head) - 1
         while len(body) > room and body:
             body.remove(max(body, key=lambda entry: entry[0]))
@@ -74,7 +74,7 @@ class Layout:
 
     def _medium(self, view: View, width: int, height: int, keys: tuple[Key, ...]) -> list[Row]:
         """80 x 24 and larger: two plots, from 120 x 36 on five."""
-        said = viewmodel.remarks(view)
+        said = footlines.remarks(view)
         wide = width >= WIDE_COLUMNS and height >= WIDE_ROWS
         rows = [viewmodel.title(view, width), *viewmodel.banner(view, width), ()]
         for bar in (bars.memory_bar(view.frame, view.glyphs), bars.model_bar(view.frame, view.summary, view.glyphs)):
@@ -104,11 +104,11 @@ class Layout:
             texts = [e.text for e in view.frame.verdict.evidence[: spare // 2] if e.text]
             tail.extend((Span(" why" if not n else "    ", Role.DIM), Span(f"             {view.glyphs.plain(text)}"))
                         for n, text in enumerate(texts))  # fmt: skip
-        cost, late = viewmodel.own(view)
-        tail.append((Span(" "), *viewmodel.layers(view, width - 2)))
-        tail.append((Span(" "), *viewmodel.counted(view, width - 2)))
-        tail.append((Span(" "), *viewmodel.lost(view)))
-        tail.append((Span(" "), *viewmodel.not_readable(view, width - 2)))
+        cost, late = footlines.own(view)
+        tail.append((Span(" "), *footlines.layers(view, width - 2)))
+        tail.append((Span(" "), *footlines.counted(view, width - 2)))
+        tail.append((Span(" "), *footlines.lost(view)))
+        tail.append((Span(" "), *footlines.not_readable(view, width - 2)))
         tail.append(apart([Span(" "), *cost], late, width - 1))
         return tail
 

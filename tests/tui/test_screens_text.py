@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from moewatch.domain.events import Ended, Position, Waiting
-from moewatch.domain.frame import Frame, State
+from moewatch.domain.frame import Frame, Method, State
 from moewatch.domain.sample import Gap, GapReason, LoadMode
 from moewatch.tui import viewmodel
 from moewatch.tui.bars import memory_bar, model_bar
+from moewatch.tui.footlines import METHODS
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import History
 from moewatch.tui.layout import Key, Layout
@@ -134,6 +135,14 @@ def test_figures_of_one_screen_agree() -> None:
     again = int(re.search(r"again +([\d,]+)", rows[19])[1].replace(",", ""))  # type: ignore[index]
     assert per_token * rate == pytest.approx(again, rel=0.01)
     assert f"AGAIN {again:,}" in rows[10]
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_how_it_was_counted_stands_beside_and_nothing_is_cut(method: Method) -> None:
+    rates = {"method": method, "other_read_bytes_per_s": 9876 * MB, "first_read_bytes_per_s": 1234 * MB}
+    row = screen(view_of(with_parts(design_frame(), rates=rates)), 80, 24)[19]
+    assert row.startswith(f" {METHODS[method]}")
+    assert row.endswith(" others 9,876")
 
 
 def test_unknown_is_a_dash_with_its_reason() -> None:

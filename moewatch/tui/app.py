@@ -26,6 +26,7 @@ from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
 from moewatch.tui.layout import MEDIUM_COLUMNS, Key, Layout
 from moewatch.tui.palette import palette
+from moewatch.tui.rows import wrap
 from moewatch.tui.screens import Page, Question
 from moewatch.tui.session import Session
 from moewatch.tui.viewmodel import View
@@ -386,7 +387,8 @@ class MoewatchApp(App[None]):
         with self._session.locked() as session:
             self._held = None
             view = dataclasses.replace(self._view(session), standstill=None)
-            lines = viewmodel.banner_text(view) if session.frame else []
+            said = viewmodel.banner_text(view) if session.frame else []
+            lines = [part for line in said for part in wrap(line, _TEXT_WIDTH, 9)]
             worst = session.history.worst
             if worst is not None and worst.again_mb_per_s >= 1:
                 rate = "" if math.isnan(worst.tokens_per_s) else f", {worst.tokens_per_s:.1f} tokens/s"
@@ -399,6 +401,7 @@ class MoewatchApp(App[None]):
         return "\n".join(self._glyphs.plain(line) for line in lines)
 
 
+_TEXT_WIDTH = 79  # of what stays in the scrollback
 _DASHBOARD_ACTIONS = frozenset(
     ("help", "advice", "pause", "mark", "copy", "save", "next_target", "zoom", "dismiss_notice")
 )

@@ -373,6 +373,7 @@ async def test_quit_can_be_confirmed() -> None:
     words = app.closing_words()
     assert "▲ THRASHING, severe" in words
     assert "moewatch record -o moewatch.jsonl.gz --pid 48213" in words
+    assert max(map(len, words.split("\n"))) <= 79
 
 
 async def test_closing_words_name_the_worst_minute() -> None:

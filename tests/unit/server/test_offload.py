@@ -172,7 +172,7 @@ def test_what_is_read_again_while_tokens_come_is_needed_after_all(tiny_moe: Mode
 
 
 def test_layers_that_only_draft_are_not_loaded_unless_they_are_read(tiny_moe: ModelLayout) -> None:
-    drafting = {tensor.name for tensor in tiny_moe.tensors if tensor.layer == 3}
+    drafting = frozenset(tensor.name for tensor in tiny_moe.tensors if tensor.layer == 3)
     tensors = tuple(structs.replace(tensor, draft=tensor.name in drafting) for tensor in tiny_moe.tensors)
     layout = structs.replace(tiny_moe, tensors=tensors)
     judged = not_needed(layout, parse_options(["llama-server"]), None)

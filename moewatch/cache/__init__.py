@@ -1,0 +1,1 @@
+"""Acts on the page cache: what to read into it (plan, pure), how much fits (budget), and the reading (run)."""

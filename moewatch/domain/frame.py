@@ -179,6 +179,50 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     short_bytes: int | None = None
 
 
+class ExpertMap(Struct, frozen=True, kw_only=True):
+    """What of each expert is in the page cache: index = layer * n_expert + expert. Not the router's choices.
+
+    As of `seen_ns`, the same object in every Frame until a newer map comes. All of it is seen by sampling: `again_bytes`
+    are at least what was read.
+    """
+
+    n_layer: int
+    n_expert: int
+    bytes_per_expert: tuple[int, ...]  # of each layer, over all its tensors; 0: it has no routed experts
+    not_needed_layers: tuple[int, ...] = ()  # their experts are on the GPU: no memory is needed for them
+    resident: bytes  # share in memory, 0 to 255; 255 only when all of it is
+    again_bytes: tuple[int, ...]  # read AGAIN within `again_window_ns`
+    again_window_ns: int  # 60 s, less soon after the start
+    left_s: (
+        bytes  # seconds before `seen_ns` at which it was last seen to leave (half of it or more); 255: not within 254 s
+    )
+    seen_ns: int  # mono_ns at which the oldest part was looked at
+    seen_wall_ns: int
+
+    def share(self, layer: int, expert: int) -> float | None:
+        """Share in memory, 0 to 1; None where that layer has no experts, or they are on the GPU."""
+        if not self.bytes_per_expert[layer] or layer in self.not_needed_layers:
+            return None
+        return self.resident[layer * self.n_expert + expert] / 255
+
+
+class Evenness(enum.StrEnum):
+    """How unequal the experts' use is."""
+
+    SKEWED = "skewed"  # a few experts get most of the use
+    BETWEEN = "between"
+    EVEN = "even"
+
+
+class Skew(Struct, frozen=True, kw_only=True):
+    """How unequal the use of the experts is, as far as their coming and going shows it (analysis/skew.py)."""
+
+    evenness: Evenness
+    top_share: float  # of the use, that the tenth of the experts that are used most gets; at least
+    touched_ratio: float  # of the routed bytes that were in memory at some time while it was watched under pressure
+    text: str
+
+
 class Progress(Struct, frozen=True, kw_only=True):
     """What is still to come while loading or warming."""
 
@@ -252,6 +296,8 @@ class Frame(Struct, frozen=True, kw_only=True, rename={"own": "self"}):
     memory: Memory = Memory()
     server: Server = Server()
     working_set: WorkingSet = WorkingSet()
+    experts: ExpertMap | None = None
+    skew: Skew | None = None
     progress: Progress = Progress()
     verdict: Verdict
     own: Own = Own()

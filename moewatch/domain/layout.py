@@ -49,6 +49,27 @@ class ModelLayout(Struct, frozen=True, kw_only=True):
         """Number of blocks that have tensors."""
         return 1 + max((t.layer for t in self.tensors if t.layer is not None), default=-1)
 
+    @property
+    def n_expert(self) -> int:
+        """Routed experts of a layer; 0 for a dense model."""
+        return max((t.first_expert + t.n_expert for t in self.tensors if t.n_expert), default=0)
+
+    def by_expert(self) -> Iterator[tuple[int, Tensor]]:
+        """(index, tensor) of those whose slices are one expert's each; chunk experts, shared by groups (grovemoe), are not."""
+        n_expert = self.n_expert
+        for index, tensor in enumerate(self.tensors):
+            whole_stack = tensor.n_expert in (1, n_expert) and tensor.first_expert + tensor.n_expert <= n_expert
+            if tensor.n_expert and tensor.layer is not None and whole_stack:
+                yield index, tensor
+
+    def expert_bytes_by_layer(self) -> tuple[int, ...]:
+        """One expert of each layer, over all its tensors (all of a layer are alike); 0 where a layer has none."""
+        sizes = [0] * self.n_layer
+        for _, tensor in self.by_expert():
+            if tensor.layer is not None and tensor.first_expert == 0:
+                sizes[tensor.layer] += tensor.size_bytes // tensor.n_expert
+        return tuple(sizes)
+
     def of_class(self, weight_class: WeightClass) -> Iterator[Tensor]:
         """The tensors of one class, in file order."""
         return (t for t in self.tensors if t.weight_class is weight_class)

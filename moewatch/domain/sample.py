@@ -102,6 +102,7 @@ class ModelSummary(Struct, frozen=True, kw_only=True):
     n_layer: Count | None = None
     n_expert: Count | None = None
     n_expert_used: Count | None = None
+    expert_bytes_by_layer: tuple[Count, ...] = ()  # one expert of each layer, over all its tensors; 0: it has none
     name: str = ""
     quantisation: str = ""
     mxfp4_experts: bool = False
@@ -232,7 +233,10 @@ class ResidencyReading(Struct, frozen=True, kw_only=True):
     expert_resident_bytes: Count | None = None
     embedding_resident_bytes: Count | None = None
     by_layer: tuple[Ratio | None, ...] | None = None
-    experts: str | None = None  # layer x expert resident ratio, a byte each, in base64
+    # The expert map, every few seconds and only when it has changed: layer x expert, a byte each, in base64
+    experts: str | None = None  # resident ratio, 0 to 255
+    experts_again: str | None = None  # read again since the previous map, in sixteenths of the expert; None: nothing
+    experts_not_needed: tuple[Count, ...] = ()  # layers whose experts are on the GPU
     evicted_bytes: Count | None = None
     recently_evicted_bytes: Count | None = None
     arrived_first_bytes: Count | None = None
@@ -280,7 +284,9 @@ class Sample(Struct, frozen=True, kw_only=True, rename={"own": "self"}):
     wall_ns: int
     collect_ns: Count | None = None
     late_ns: Count = 0
-    load_mode: LoadMode | None = None  # when it is another one than the header says: a server is often met while it loads
+    load_mode: LoadMode | None = (
+        None  # when it is another one than the header says: a server is often met while it loads
+    )
     process: ProcessReading | None = None
     devices: dict[str, DeviceReading] | None = None
     vm: VmReading | None = None

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from msgspec.structs import replace
+
 from moewatch.domain.layout import ModelLayout, Tensor, WeightClass
 from moewatch.domain.sample import ModelFile, ModelSummary
 from moewatch.errors import ParseError
@@ -58,13 +60,15 @@ def derive_layout(shards: Sequence[Shard]) -> ModelLayout:
         )
 
     files = tuple(ModelFile(name=s.name, size_bytes=s.size_bytes, mtime_ns=s.mtime_ns) for s in shards)
-    return ModelLayout(
+    layout = ModelLayout(
         files=files,
         paths=tuple(shard.path for shard in shards),
         tensors=tuple(tensors),
         summary=_summarise(shards, files, tensors, [info for _, info in placed]),
         header_bytes=tuple(shard.header.data_offset for shard in shards),
     )
+    each = layout.expert_bytes_by_layer()
+    return replace(layout, summary=replace(layout.summary, expert_bytes_by_layer=each if any(each) else ()))
 
 
 def _key(header: GgufHeader, part: str) -> str:

@@ -1,0 +1,35 @@
+"""Per-expert figures at one moment, and where one expert lies in the model's files."""
+
+from array import array
+
+from msgspec import Struct
+
+
+class ExpertFigures(Struct, frozen=True, kw_only=True):
+    """Index = layer * n_expert + expert; totals are bytes since the scan began, times mono_ns or -1 for never."""
+
+    n_layer: int
+    n_expert: int
+    bytes_per_expert: tuple[int, ...]  # of each layer; 0: it has no routed experts
+    share: bytes  # resident, 0 to 255
+    resident_bytes: "array[int]"
+    arrived_bytes: "array[int]"
+    departed_bytes: "array[int]"
+    again_bytes: "array[int]"  # of what arrived, at least so much had been there before
+    recently_evicted_bytes: "array[int]"
+    came_ns: "array[int]"  # when it was last seen to reach half of its bytes
+    left_ns: "array[int]"  # when it was last seen to fall below half
+
+    def changed_since(self, mark: "ExpertFigures") -> tuple[int, ...]:
+        """By how much each share differs from that at the mark, -255 to 255."""
+        return tuple(now - then for now, then in zip(self.share, mark.share, strict=True))
+
+
+class ExpertSlice(Struct, frozen=True, kw_only=True):
+    """The part of one expert in one tensor; `pages` are runs (first page of the file, count, resident), in order."""
+
+    tensor: str
+    file: str
+    offset: int
+    length: int
+    pages: tuple[tuple[int, int, bool], ...]

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def model_disk() -> Iterator[ModelDisk]:
     """A mounted disk for model files, whose reads nobody else makes."""
     if reason := _missing():
         pytest.skip(reason)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is cut short cleans up as after Ctrl-C
     with ModelDisk() as disk:
         yield disk
 

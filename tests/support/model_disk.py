@@ -65,7 +65,8 @@ class ModelDisk:
     def remove(self) -> None:
         """Unmount, detach, delete; each step only if the one before it was done."""
         if self._mounted:
-            _run("umount", str(self.path))
+            # lazily: after a failed test a traceback may still hold a file open, and that must not hide the failure
+            _run("umount", "--lazy", str(self.path))
             self._mounted = False
         if self._loop is not None:
             _run("losetup", "-d", self._loop)

@@ -13,6 +13,7 @@ Everything is F16: the wheel's CPU code for quantised weights needs AVX-VNNI and
 """
 
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,9 +86,24 @@ def write_model(directory: Path, shape: MoeShape) -> tuple[Path, ...]:
     """
     pattern = f"{shape.name}-*-of-*.gguf" if shape.split_bytes else f"{shape.name}.gguf"
     if not (found := sorted(directory.glob(pattern))):
-        _write(directory / f"{shape.name}.gguf", shape)
+        _make_room(directory, shape)
+        try:
+            _write(directory / f"{shape.name}.gguf", shape)
+        except BaseException:
+            for torn in directory.glob(pattern):
+                torn.unlink()
+            raise
         found = sorted(directory.glob(pattern))
     return tuple(found)
+
+
+def _make_room(directory: Path, shape: MoeShape) -> None:
+    """Delete the oldest models until this one fits; tests do not need two at a time."""
+    needed_bytes = sum(int(np.prod(tensor.shape)) * tensor.dtype.itemsize for tensor in _tensors(shape)) + (64 << 20)
+    for old in sorted(directory.glob("*.gguf"), key=lambda path: path.stat().st_mtime):
+        if shutil.disk_usage(directory).free >= needed_bytes:
+            return
+        old.unlink()
 
 
 def _write(path: Path, shape: MoeShape) -> None:

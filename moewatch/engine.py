@@ -30,6 +30,7 @@ from moewatch.domain.sample import Header, LoadMode, Sample
 from moewatch.units import S
 
 STEADY_NS = 8 * S  # so long a state must have been steady before its speed counts as the best
+SETTLING_NS = 3 * S  # it is called steady only after it has been so for 3 s
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -68,9 +69,9 @@ def step(state: State, sample: Sample) -> tuple[State, Frame]:
     active_bytes = derive_active_bytes(window.header.model, window.carried.residency)
     rates, _ = derive_rates(window, active_bytes, memo.best)
     signals = derive_signals(window, memo.from_ns or 0)
-    by_rate = derive_rate_loss(window, rates, memo.best)
+    by_rate = derive_rate_loss(window, memo.since_ns, memo.best)
     memo, judged = judge(memo, window, signals, rates, by_rate)
-    memo = _with_best(memo, window, signals, rates)
+    memo = _with_best(memo, window, signals)
     growth = update(state.growth, sample)
     seen = rates.process_read_bytes_per_s
     fastest = seen if seen is not None and seen > (state.disk_bytes_per_s or 0.0) else state.disk_bytes_per_s
@@ -166,13 +167,13 @@ def _frame(
     )
 
 
-def _with_best(memo: Memo, window: Window, signals: Signals, rates: Rates) -> Memo:
+def _with_best(memo: Memo, window: Window, signals: Signals) -> Memo:
     """Only what was steady for a while, and waited for no disk, is a speed to be compared with."""
     if memo.state is not Word.STEADY or memo.since_ns is None or window.now.mono_ns - memo.since_ns < STEADY_NS:
         return memo
     if signals.again_cost is not None and signals.again_cost >= PAGING_COST:
         return memo
-    return replace(memo, best=derive_best(window, rates, memo.best))
+    return replace(memo, best=derive_best(window, memo.since_ns - SETTLING_NS, memo.best))
 
 
 def _own(window: Window) -> Own:

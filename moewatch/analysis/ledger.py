@@ -93,11 +93,14 @@ def between(start: Point, end: Point, page_bytes: int) -> Ledger:
         first = max(0, grown + cache_b.evicted_bytes - cache_a.evicted_bytes)
     if first is not None and readers is not None and read is not None:
         shared = first > readers * (1 + SHARED_RATIO) + SHARED_FLOOR_BYTES
-        if not shared or again is None:
+        method = Method.LEDGER
+        if shared and again is not None:
+            method = Method.REFAULTS
+        else:
             again = max(0, readers - first)
         return Ledger(
             span_ns=span_ns,
-            method=Method.REFAULTS if shared and b.vm is not None else Method.LEDGER,
+            method=method,
             read_bytes=read,
             first_bytes=min(readers, first),
             again_bytes=again,

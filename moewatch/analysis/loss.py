@@ -1,25 +1,34 @@
 """How much time is lost to paging, and what that is called. Pure."""
 
-from moewatch.analysis.rates import MIN_TOKENS, WINDOW_NS, Best, tokens_between
+from moewatch.analysis.rates import MIN_TOKENS, SPANS_NS, Best, derive_token_rate
 from moewatch.analysis.signals import Signals
 from moewatch.analysis.window import Window
 from moewatch.domain.frame import Rates, Severity, State
 from moewatch.domain.sample import Phase
+from moewatch.units import S
 
 LIGHT, MODERATE, SEVERE = 0.05, 0.20, 0.50  # shares of the time, as docs/reference/cli.md defines them
 PAGING_COST = 0.01  # below this share of disk waits, slower tokens have another reason (a longer context, fewer cores)
 
 
-def derive_rate_loss(window: Window, rates: Rates, best: Best | None) -> float | None:
-    """1 - tokens/s / best steady tokens/s of this run; None without 20 tokens at the same number of requests in work."""
-    samples = window.since(WINDOW_NS)
-    tokens = tokens_between(samples[0], samples[-1])
-    if best is None or rates.tokens_per_s is None or tokens is None or tokens < MIN_TOKENS:
-        return None
+def derive_rate_loss(window: Window, since_ns: int | None, best: Best | None) -> float | None:
+    """1 - tokens/s / best steady tokens/s of this run; None at another number of requests in work, or while a prompt is read.
+
+    Over the shortest span in which the best speed would have made 20 tokens, so that one token more or less is 5 % at most;
+    over 10 s, or else within the present state (`since_ns`).
+    """
     now = window.now.server
-    if now.n_active != best.n_active or now.phase is Phase.PROMPT:
+    if best is None or now.n_active != best.n_active or now.phase is Phase.PROMPT:
         return None
-    return max(0.0, 1 - rates.tokens_per_s / best.tokens_per_s)
+    for age_ns in SPANS_NS:
+        samples = window.since(age_ns)
+        a, b = samples[0], samples[-1]
+        if age_ns > SPANS_NS[0] and (since_ns is None or a.mono_ns < since_ns):
+            return None
+        if best.tokens_per_s * (b.mono_ns - a.mono_ns) / S >= MIN_TOKENS:
+            rate = derive_token_rate(samples)
+            return None if rate is None else max(0.0, 1 - rate / best.tokens_per_s)
+    return None
 
 
 def derive_loss(signals: Signals, rates: Rates, state: State, by_rate: float | None) -> tuple[float | None, str | None]:

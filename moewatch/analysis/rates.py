@@ -19,7 +19,9 @@ from moewatch.units import S
 # Thrashing and everything else separate by a wide gap over 10 s, nearly over 5 s and not at all over 3 s
 # (a change of topic looks the same), measured on 19 recordings.
 WINDOW_NS = 10 * S
+SPANS_NS = (10 * S, 20 * S, 40 * S, 60 * S)  # the shortest that holds enough tokens
 MIN_TOKENS = 20  # a rate from fewer tokens is noise: one token of 20 is 5 %
+METRICS = "metrics"
 MIN_GENERATE_NS = 2 * S  # the clock of /slots polls is some 100 ms: 5 % of that
 
 
@@ -77,20 +79,27 @@ def derive_rates(window: Window, active_bytes: int | None, best: Best | None) ->
     return _with_best(rates, best), ledger
 
 
-def derive_best(window: Window, rates: Rates, best: Best | None) -> Best | None:
-    """The best so far, were the window's speed counted as steady: 20 tokens at one number of requests in work."""
-    samples = window.since(WINDOW_NS)
-    a, b = samples[0], samples[-1]
-    tokens = tokens_between(a, b)
-    if rates.tokens_per_s is None or tokens is None or tokens < MIN_TOKENS or a.server.source != b.server.source:
+def derive_best(window: Window, since_ns: int, best: Best | None) -> Best | None:
+    """The best so far, the speed since `since_ns` counted as steady: 20 tokens or more at one number of requests in work."""
+    for age_ns in SPANS_NS:
+        samples = window.since(age_ns)
+        a, b = samples[0], samples[-1]
+        if a.mono_ns < since_ns:
+            return best
+        tokens, rate = tokens_between(a, b), derive_token_rate(samples)
+        if tokens is None or rate is None:
+            return best
+        if tokens >= MIN_TOKENS:
+            break
+    else:
         return best
     working = {s.server.n_active for s in samples if s.server.phase is Phase.GENERATE}
     if len(working) > 1:
         return best
     n_active = next(iter(working), None)
-    if best is not None and best.n_active == n_active and best.tokens_per_s >= rates.tokens_per_s:
+    if best is not None and best.n_active == n_active and best.tokens_per_s >= rate:
         return best
-    return Best(tokens_per_s=rates.tokens_per_s, wall_ns=b.wall_ns, n_active=n_active)
+    return Best(tokens_per_s=rate, wall_ns=b.wall_ns, n_active=n_active)
 
 
 def derive_token_rate(samples: tuple[Sample, ...]) -> float | None:
@@ -109,7 +118,12 @@ def derive_token_rate(samples: tuple[Sample, ...]) -> float | None:
 
 
 def tokens_between(a: Sample, b: Sample) -> int | None:
-    """Tokens generated between two Samples; None when the server does not say, or its count began again."""
+    """Tokens generated between two Samples; None when the server does not say, or its count began again.
+
+    The counters of /metrics move only when a request ends: over seconds they tell nothing.
+    """
+    if b.server.source == METRICS or a.server.source != b.server.source:
+        return None
     before, after = a.server.tokens_total, b.server.tokens_total
     return None if before is None or after is None or after < before else after - before
 

@@ -46,7 +46,7 @@ def derive_signals(window: Window, from_ns: int) -> Signals:
     """The figures of this instant; `from_ns` is the end of loading or of the last break, nothing before it counts."""
     now = window.now
     room_ns = max(0, now.mono_ns - from_ns)
-    told = now.server.phase is not Phase.UNKNOWN
+    told = now.server.phase is not Phase.UNKNOWN or now.server.n_active is not None
     short = _ledger(window, min(SHORT_NS, room_ns))
     long = _ledger(window, min(LONG_NS, room_ns))
     glance = _ledger(window, min(GLANCE_NS, room_ns))
@@ -54,7 +54,7 @@ def derive_signals(window: Window, from_ns: int) -> Signals:
     _, cost_long, again_cost = _cost(window, long, min(LONG_NS, room_ns))
     recent = window.since(min(SHORT_NS, room_ns))
     return Signals(
-        phase=now.server.phase if told else guess_phase(window),
+        phase=_told(now) if told else guess_phase(window),
         phase_told=told,
         active_ratio=_active(window, told=told),
         span_ns=room_ns,
@@ -184,7 +184,7 @@ def _active(window: Window, *, told: bool) -> float:
     """The share of the last seconds in which a request was in work."""
     samples = window.since(ACTIVITY_NS)
     if told:
-        return sum(s.server.phase in (Phase.PROMPT, Phase.GENERATE, Phase.LOADING) for s in samples) / len(samples)
+        return sum(_told(s) in (Phase.PROMPT, Phase.GENERATE, Phase.LOADING) for s in samples) / len(samples)
     if len(samples) == 1:
         return 0.0
     a, b = samples[0], samples[-1]
@@ -194,6 +194,14 @@ def _active(window: Window, *, told: bool) -> float:
         steps += 1
         working += _worked(samples[i - 1], samples[i])
     return 1.0 if _worked(a, b) else working / steps
+
+
+def _told(sample: Sample) -> Phase:
+    """What the server says; one that only counts its requests at work (/metrics) is generating while there are any."""
+    server = sample.server
+    if server.phase is Phase.UNKNOWN and server.n_active is not None:
+        return Phase.GENERATE if server.n_active else Phase.IDLE
+    return server.phase
 
 
 def _worked(a: Sample, b: Sample) -> bool:

@@ -91,8 +91,12 @@ def observe(memo: Memo, window: Window) -> Memo:
     if limit is not None:
         memo = replace(memo, highest_limit_bytes=max(limit, memo.highest_limit_bytes or 0))
     if memo.from_ns is None or memo.breaks != window.carried.breaks:
-        memo = replace(
-            memo, from_ns=now.mono_ns, breaks=window.carried.breaks, episode=None, last_ns=None, settled=False
+        best = memo.best if window.carried.slept_ns else None  # another process is another run
+        memo = Memo(
+            from_ns=now.mono_ns,
+            breaks=window.carried.breaks,
+            best=best,
+            highest_limit_bytes=memo.highest_limit_bytes,
         )
     if now.server.phase is Phase.LOADING or _was_loading(window):
         memo = replace(memo, from_ns=now.mono_ns, episode=None, settled=False)
@@ -195,7 +199,7 @@ def _wanted(
     short, reading = signals.short, is_reading(signals)
     if signals.phase is Phase.LOADING:
         state = State.LOADING
-    elif signals.phase is Phase.UNKNOWN and short is None:
+    elif signals.phase is Phase.UNKNOWN:
         state = State.UNKNOWN
     elif signals.active_ratio <= WORKING_RATIO:
         state = State.WARMING if reading else State.IDLE

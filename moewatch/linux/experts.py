@@ -40,26 +40,28 @@ class ExpertTally:
         """Index into the arrays."""
         return layer * self.n_expert + expert
 
-    def put(self, cell: int, before: int, now: int, again: int, now_ns: int) -> None:
-        """A slice of this expert had `before` bytes resident and has `now`; `again` of what came had been there."""
+    def put(self, cell: int, before: int, now: int, again: int, now_ns: int, *, is_first: bool) -> None:
+        """A slice of this expert had `before` bytes resident and has `now`; `again` of what came had been there.
+
+        At the first look nothing has arrived: it may have been there for long.
+        """
         size = self.bytes_per_expert[cell // self.n_expert]
         there = self.resident[cell] = self.resident[cell] + now - before
         was_half = self.share[cell] > _MOST // 2
         # 0 and 255 mean nothing and all
         self.share[cell] = _MOST if there >= size else (max(1, there * _MOST // size) if there > 0 else 0)
+        if is_first:
+            return
         if was_half != (self.share[cell] > _MOST // 2):
             (self.left_ns if was_half else self.came_ns)[cell] = now_ns
-        if again:
-            self.again[cell] += again
-            with self._telling:
-                self._untold[cell] = self._untold.get(cell, 0) + again
-
-    def moved(self, cell: int, before: int, now: int) -> None:
-        """The same difference as arrival or departure: not at the first look, which has nothing to compare with."""
         if now > before:
             self.arrived[cell] += now - before
         else:
             self.departed[cell] += before - now
+        if again:
+            self.again[cell] += again
+            with self._telling:
+                self._untold[cell] = self._untold.get(cell, 0) + again
 
     def take_again(self) -> bytes | None:
         """Sixteenths of each expert read again since the last call; None when nothing was. Remainders are kept."""

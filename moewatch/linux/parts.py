@@ -8,6 +8,17 @@ from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.linux.scans import NEVER, TensorTally
 
 
+def layers_not_needed(layout: ModelLayout, not_needed: frozenset[str]) -> tuple[int, ...]:
+    """Layers whose routed experts are all among the tensors that need no memory."""
+    if not not_needed:
+        return ()
+    layers = {t.layer: True for t in layout.tensors if t.weight_class is WeightClass.EXPERT and t.layer is not None}
+    for tensor in layout.of_class(WeightClass.EXPERT):
+        if tensor.layer is not None and tensor.name not in not_needed:
+            layers[tensor.layer] = False
+    return tuple(sorted(layer for layer, is_away in layers.items() if is_away))
+
+
 class Parts(Struct, frozen=True, kw_only=True):
     """Sums of the tally by class and by layer; a class is None while one of its tensors was not reached."""
 

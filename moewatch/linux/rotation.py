@@ -21,6 +21,16 @@ class Rotation:
         self._unit = 0
         self._seen_ns = [NEVER] * scan.n_units
         self._cost_ns = 0
+        self._confirmed_ns = NEVER
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether the next unit is the first."""
+        return self._unit == 0
+
+    def confirm(self, now_ns: int) -> None:
+        """All that was seen still holds at this moment, as is known without asking."""
+        self._confirmed_ns = now_ns
 
     def step(self, budget_ns: int, stop: threading.Event) -> int:
         """Visit units until the CPU budget is spent, the rotation ends or a unit fails; the CPU time it took."""
@@ -45,10 +55,10 @@ class Rotation:
         return spent_ns
 
     def oldest_age_ns(self, now_ns: int) -> int | None:
-        """Age of the unit whose turn is next; None until all were visited."""
+        """Age of the unit whose turn is next, or of the word that nothing has changed; None until all were visited."""
         if not self.count or not self._seen_ns:
             return None
-        return max(0, now_ns - self._seen_ns[self._unit])
+        return max(0, now_ns - max(self._confirmed_ns, self._seen_ns[self._unit]))
 
     def _advance(self, now_ns: int, spent_ns: int) -> None:
         if self._seen_ns:

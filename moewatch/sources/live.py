@@ -32,6 +32,7 @@ from moewatch.domain.sample import (
     TargetIdentity,
 )
 from moewatch.errors import MoewatchError
+from moewatch.linux.activity import FileCacheActivity
 from moewatch.linux.blockdev import FileDisks, disks_of
 from moewatch.linux.cgroup import locate, read_cgroup, tightest_limit
 from moewatch.linux.diskstats import read_diskstats
@@ -144,7 +145,11 @@ class LiveSource:
             gaps.append(
                 Gap(field="model", reason=GapReason.DENIED, detail=server.detail or "its model's file cannot be opened")
             )
-        scanner = ResidencyScanner(page_cache or SystemPageCache(), layout, clock) if layout is not None else None
+        scanner = None
+        if layout is not None:
+            # a page cache of another world says nothing in this machine's counters
+            activity = FileCacheActivity(root) if page_cache is None else None
+            scanner = ResidencyScanner(page_cache or SystemPageCache(), layout, clock, activity=activity)
         if layout is not None and not residency:
             gaps.append(Gap(field="residency", reason=GapReason.UNSUPPORTED, detail="turned off by --no-residency"))
         poll = _new_poll(server, url, clock, interval_ns) if http else None

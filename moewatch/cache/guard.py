@@ -8,7 +8,7 @@ from moewatch.cache.residency import ShardCache
 from moewatch.cache.runs import Run
 from moewatch.clock import Clock
 from moewatch.domain.warm import Plan, Room, StopReason
-from moewatch.units import GIB, MIB, MS, format_gib, format_size
+from moewatch.units import GIB, MIB, MS, format_size
 
 GONE_LIMIT_BYTES = GIB // 2
 GONE_LIMIT_RATIO = 0.03  # of the plan
@@ -47,8 +47,9 @@ class Guard:
         self._clock = clock
         self._read_room = read_room
         self._kept_bytes = room.kept_bytes if room is not None else 0
-        room_bytes = room.budget_bytes if room is not None else plan.budget_bytes
-        self._may_go_bytes = max(0, plan.resident_bytes + plan.planned_bytes - room_bytes)
+        self._room_bytes = room.room_bytes if room is not None else plan.budget_bytes
+        budget_bytes = room.budget_bytes if room is not None else plan.budget_bytes
+        self._may_go_bytes = max(0, plan.resident_bytes + plan.planned_bytes - budget_bytes)
         self._limit_bytes = gone_limit(plan.planned_bytes)
         self._done: list[tuple[int, Run]] = []
         self._gone: list[int] = []
@@ -79,31 +80,31 @@ class Guard:
         resident = self._cache.total()
         departed = self._plan.resident_bytes + self._read_bytes - resident
         pushed = max(0, departed - gone - self._may_go_bytes)
-        left = None
-        if self._read_room is not None:
-            left = self._read_room(resident).room_bytes - resident
-        return self._rule(gone, pushed, resident, left)
+        room = self._read_room(resident).room_bytes if self._read_room is not None else None
+        return self._rule(gone, pushed, resident, room)
 
-    def _rule(self, gone: int, pushed: int, resident: int, left: int | None) -> Ruling:
+    def _rule(self, gone: int, pushed: int, resident: int, room: int | None) -> Ruling:
         reason, words = None, None
+        # of the model, what has a place in this plan: at most the budget, however full memory is of other parts
+        held = min(self._plan.budget_bytes, self._plan.resident_bytes + self._read_bytes)
         if gone > self._limit_bytes:
             reason = StopReason.EVICTING
             words = f"{format_size(gone)} of what was read is gone again: memory is full, more would push out the rest"
         elif min(pushed, self._pushed_before) > self._limit_bytes:  # twice: read-ahead of the server comes and goes
             reason = StopReason.EVICTING
             words = f"{format_size(pushed)} of what was in memory before has been pushed out: memory is full"
-        elif left is not None and left < self._kept_bytes - self._kept_bytes // ROOM_SLACK:
+        elif room is not None and held > room - self._kept_bytes + self._kept_bytes // ROOM_SLACK:
             reason = StopReason.MEMORY
-            words = (
-                f"another program took memory: {format_gib(left)} GiB are left for programs, "
-                f"{format_gib(self._kept_bytes)} are to be kept"
-            )
+            left = f"{format_size(max(0, room - held))} are left for programs, {format_size(self._kept_bytes)} are to be kept"
+            took = room < self._room_bytes - self._kept_bytes // ROOM_SLACK
+            words = f"{'another program took memory' if took else 'the budget is above the room'}: {left}"
+        left_bytes = max(0, room - resident) if room is not None else None
         self._pushed_before = pushed
         return Ruling(
             gone_bytes=gone,
             pushed_out_bytes=pushed,
             resident_bytes=resident,
-            left_for_programs_bytes=left,
+            left_for_programs_bytes=left_bytes,
             reason=reason,
             words=words,
         )

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol
 
 from moewatch.cache.child import ReaderEndedError, ReaderProcess, Result
@@ -29,6 +29,7 @@ TELL_NS = 250 * MS
 SPEED_NS = 3 * S
 BUSY_SHARE = 4  # while the server generates: reads for a quarter of the time
 SILENCE_NS = 30 * S  # a disk that answers nothing for so long
+CANCELLED_WORDS = "cancelled; what has been read stays in memory"
 
 
 class ServerWatch(Protocol):
@@ -89,7 +90,7 @@ class Warming:
         """From any thread: no further read is begun."""
         self._cancelled.set()
 
-    def run(self) -> Iterator[WarmProgress]:
+    def run(self) -> Generator[WarmProgress, None, None]:
         """Read; yields every quarter of a second and at the end. Closing the iterator ends the reading too."""
         began_ns = self._heard_ns = self._clock.mono_ns()
         try:
@@ -99,7 +100,11 @@ class Warming:
                 yield from self._read(child, began_ns)
         except ReaderEndedError as error:
             self._stop(StopReason.READER, str(error))
-        self.elapsed_ns = self._clock.mono_ns() - began_ns
+        except (GeneratorExit, KeyboardInterrupt):
+            self._stop(StopReason.CANCELLED, CANCELLED_WORDS)
+            raise
+        finally:
+            self.elapsed_ns = self._clock.mono_ns() - began_ns
         yield self._progress(self.elapsed_ns)
 
     def _read(self, child: ReaderProcess, began_ns: int) -> Iterator[WarmProgress]:
@@ -107,7 +112,7 @@ class Warming:
         while self.reason is None and (self._sent < len(self._jobs) or self._under_way):
             now_ns = self._clock.mono_ns()
             if self._cancelled.is_set():
-                self._stop(StopReason.CANCELLED, "cancelled; what has been read stays in memory")
+                self._stop(StopReason.CANCELLED, CANCELLED_WORDS)
                 return
             self._send(child, now_ns)
             for result in child.receive(TICK_NS):

@@ -183,7 +183,7 @@ class Warmup:
             phase=phase,
             charged_to=self.charged_to,
             refusal=_refusal(plan, phase),
-            disk_bytes_per_s=measure_speed(self.layout.paths, plan.ranges, self._clock) if with_speed else None,
+            disk_bytes_per_s=measure_speed(self.layout, plan.ranges, self._clock) if with_speed else None,
         )
 
     def start(self, preparation: Preparation, *, rate_bytes_per_s: int | None = None) -> Warming:

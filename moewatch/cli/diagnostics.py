@@ -19,6 +19,12 @@ def say(text: str) -> None:
     print(f"moewatch: {printable}", file=sys.stderr, flush=True)
 
 
+def ask(text: str) -> str:
+    """A question on stderr; what was typed on stdin, empty at its end."""
+    print(text, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline()
+
+
 def guarded(work: Callable[[], int]) -> int:
     """Run a command; every way it can end becomes a sentence and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)

@@ -22,6 +22,7 @@ COMMANDS = {
     "check": Command("check", "one answer and an exit code: does it thrash, is it ready"),
     "record": Command("record", "raw samples to a file"),
     "replay": Command("replay", "the same dashboard, or the same JSON frames, from a recording"),
+    "warm": Command("warm", "fill the page cache in the right order, within what fits"),
     "doctor": Command("doctor", "what can be read here and what cannot, why, and the remedy"),
     "demo": Command("demo", "the dashboard on the built-in workload"),
 }

@@ -40,7 +40,8 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _pid(text: str) -> int:
+def pid_of(text: str) -> int:
+    """A process id; ValueError says what to write."""
     if not (text.isdecimal() and 0 < int(text) < 1 << 31):
         raise ValueError(f"{text!r} is no process id; write for instance --pid $(pgrep llama-server)")
     return int(text)
@@ -62,7 +63,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pid",
         nargs="*",
-        type=typed(_pid),
+        type=typed(pid_of),
         metavar="PID",
         help="process ids, as pgrep prints them; none: wait for a server; left out: find it",
     )

@@ -145,7 +145,7 @@ def _frame(
         headline=headline(situation),
         headline_short=headline_short(situation),
         remarks=remarks(situation),
-        evidence=derive_evidence(signals, rates, judged),
+        evidence=derive_evidence(window, signals, rates, judged),
         notes=notes,
         advice=advise(situation),
     )

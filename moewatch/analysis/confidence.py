@@ -8,7 +8,7 @@ from moewatch.domain.frame import Method, State
 
 # How often the calm and the thrashing samples of 19 labelled recordings got the right state by each method, rounded down
 BY_METHOD = {Method.LEDGER: 0.95, Method.REFAULTS: 0.85, Method.MINCORE: 0.6, Method.NONE: 0.3}
-NO_PHASE, NO_COST, SHARED, MACHINE_WIDE = 0.85, 0.85, 0.7, 0.8
+NO_PHASE, NO_COST, SHARED, MACHINE_WIDE, FORGOTTEN = 0.85, 0.85, 0.7, 0.8, 0.7
 EARLY = 0.45  # it looks like thrashing, and a change of topic would, too: below one half, as the contract says
 BLIND = 0.4  # neither the page cache nor the process's reads can be seen: another user's process
 SEEN_RATIO = 0.3  # what is left with next to no time seen
@@ -37,6 +37,8 @@ def _by_readings(window: Window, ledger: Ledger | None) -> float:
     confidence = BY_METHOD[ledger.method]
     if ledger.shared:
         confidence *= SHARED
+    if window.has_forgotten:
+        confidence *= FORGOTTEN
     now = window.now
     if ledger.method is Method.REFAULTS and (now.cgroup is None or now.cgroup.workingset_refault_file_total is None):
         confidence *= MACHINE_WIDE  # other programs' refaults are among them

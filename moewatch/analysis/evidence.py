@@ -1,8 +1,11 @@
 """The figures that a verdict rests on, each with the threshold that it was held against, in words. Pure."""
 
+from collections.abc import Iterator
+
 from moewatch.analysis import verdict as v
 from moewatch.analysis.signals import Signals
 from moewatch.analysis.verdict import Judged
+from moewatch.analysis.window import Window
 from moewatch.domain.frame import Evidence, Method, Rates
 from moewatch.units import format_mb, format_percent
 
@@ -13,8 +16,15 @@ _METHODS = {
     Method.NONE: "not known: neither reads nor the page cache can be seen",
 }
 
+_MISSING = {
+    "time": "Too little time has passed to tell.",
+    "process.read_bytes_total": "What the process reads from disk cannot be seen (/proc/PID/io).",
+    "residency": "What of the model is in the page cache cannot be seen (cachestat, mincore).",
+    "work": "Neither the server's phase nor its CPU time and faults can be seen.",
+}
 
-def derive_evidence(signals: Signals, rates: Rates, judged: Judged) -> tuple[Evidence, ...]:
+
+def derive_evidence(window: Window, signals: Signals, rates: Rates, judged: Judged) -> tuple[Evidence, ...]:
     """The signals of this instant, the deciding ones first; a figure that is not known is left out."""
     found = []
     ledger = signals.short
@@ -82,4 +92,14 @@ def derive_evidence(signals: Signals, rates: Rates, judged: Judged) -> tuple[Evi
                 text=f"Tasks waited for memory {format_percent(rates.memory_stall_ratio)} % of the time (PSI).",
             )
         )
-    return tuple(found)
+    return (*found, *_cautions(window, judged))
+
+
+def _cautions(window: Window, judged: Judged) -> Iterator[Evidence]:
+    """What is missing, and what makes the figures above doubtful."""
+    for field in judged.missing:
+        yield Evidence(id=f"missing:{field}", value=None, unit="", threshold=None, text=_MISSING[field])
+    if window.has_forgotten and window.header.model is not None:
+        ratio = window.carried.first_bytes / window.header.model.total_bytes
+        text = "More came in for the first time than the model's files hold: some of it was dropped without a trace and came back."
+        yield Evidence(id="first_ratio", value=ratio, unit="ratio", threshold=1.0, text=text)

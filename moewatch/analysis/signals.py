@@ -20,8 +20,9 @@ NOW_NS = 1500 * 10**6  # phase by CPU: one or two samples at 1 Hz
 WORKING_CPU_RATIO = 0.1
 WORKING_MAJFLT_PER_S = 5.0
 # A load by MAP_POPULATE takes 0 to 7 faults for gigabytes; decode takes one per 0.3-0.5 MB, prefill one per 0.9-1.4 MB,
-# and read-ahead of 4 MiB at most one per 8 MiB.
+# and read-ahead of 4 MiB at most one per 8 MiB. Disks of virtual machines may read ahead 8 MiB and more.
 POPULATE_BYTES_PER_FAULT = 16 * MIB
+POPULATE_READ_AHEADS = 4
 POPULATE_BYTES_PER_S = 20 * MB
 
 
@@ -80,12 +81,9 @@ def guess_phase(window: Window) -> Phase:
         return Phase.UNKNOWN
     faults = difference(a.process.majflt_total, b.process.majflt_total)
     read = difference(a.process.read_bytes_total, b.process.read_bytes_total)
-    if (
-        faults is not None
-        and read is not None
-        and read > POPULATE_BYTES_PER_S * span_s
-        and read > faults * POPULATE_BYTES_PER_FAULT
-    ):
+    ahead = max((d.read_ahead_bytes or 0 for d in window.header.devices), default=0)
+    each = max(POPULATE_BYTES_PER_FAULT, POPULATE_READ_AHEADS * ahead)
+    if faults is not None and read is not None and read > max(POPULATE_BYTES_PER_S * span_s, faults * each):
         return Phase.LOADING
     cpu = difference(_cpu(a), _cpu(b))
     if cpu is None and faults is None:

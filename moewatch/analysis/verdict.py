@@ -282,12 +282,14 @@ def _moved(memo: Memo, window: Window, state: State) -> Memo:
 
 def _missing(window: Window, signals: Signals) -> tuple[str, ...]:
     """What could not be read and would be needed, in the words of the gaps' fields."""
-    now = window.now
     if signals.span_ns < MIN_SPAN_NS:
         return ("time",)
+    process = window.now.process
     missing = []
-    if now.process is None or now.process.read_bytes_total is None:
+    if process is None or process.read_bytes_total is None:
         missing.append("process.read_bytes_total")
     if not window.is_scanned:
         missing.append("residency")
+    if signals.phase is Phase.UNKNOWN:
+        missing.append("work")
     return tuple(missing)

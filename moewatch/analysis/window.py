@@ -12,6 +12,9 @@ from moewatch.units import S
 
 SPAN_NS = 75 * S  # longest look-back of any figure (working set: a minute) with room for slow intervals
 MAX_SAMPLES = 512  # 75 s at 5 samples a second are 375; more than that is thinned by dropping the oldest
+FIRST_STEP_NS = 10 * S
+FIRST_NOISE_RATIO = 0.01  # of the file in 10 s: less may be the different instants of the readings, and would add up
+FORGOTTEN_RATIO = 0.05
 STALE_NS = 5 * S  # a scan may skip Samples (every second one in the recordings), but not for so long
 SUSPEND_NS = 5 * S  # wall clock steps by NTP are far smaller; waking up takes longer
 
@@ -51,6 +54,8 @@ class Carried(Struct, frozen=True, kw_only=True):
     n_samples: int = 0  # since the last break
     breaks: int = 0  # restarts, suspends
     slept_ns: int = 0  # how long the machine slept at the last break; 0 when that was no suspend
+    first_bytes: int = 0  # first-time bytes, summed up over steps of 10 s; see `_first_time`
+    first_mark: tuple[int, int] | None = None  # mono_ns and resident + evicted bytes at the last such step
     residency: ResidencyReading | None = None  # the latest that a Sample carried
     residency_ns: int | None = None  # mono_ns of that Sample
     others: tuple[OtherProcess, ...] | None = None  # the latest list of the largest other processes
@@ -77,6 +82,15 @@ class Window(Struct, frozen=True, kw_only=True):
         last_ns = self.carried.residency_ns
         patience_ns = max(STALE_NS, 3 * self.header.interval_ns)
         return last_ns is not None and self.samples[-1].mono_ns - last_ns <= patience_ns
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether more came in for the first time than the files hold: pages left without a trace and came back.
+
+        POSIX_FADV_DONTNEED and `drop_caches` leave no shadow entries; what comes back afterwards looks like a first read.
+        """
+        model = self.header.model
+        return model is not None and self.carried.first_bytes > model.total_bytes * (1 + FORGOTTEN_RATIO)
 
     @property
     def span_ns(self) -> int:
@@ -118,7 +132,7 @@ class Window(Struct, frozen=True, kw_only=True):
         first = max(0, len(samples) - MAX_SAMPLES)
         while samples[first].mono_ns < sample.mono_ns - SPAN_NS:
             first += 1
-        carried = _carried_on(self.carried, sample)
+        carried = _carried_on(self.carried, sample, self.header.model.total_bytes if self.header.model else 0)
         return Window(header=self.header, samples=samples[first:], points=points[first:], carried=carried)
 
 
@@ -188,16 +202,36 @@ def _plus(total: int | None, more: int | None) -> int | None:
     return total if more is None else (total or 0) + more
 
 
-def _carried_on(carried: Carried, sample: Sample) -> Carried:
+def _carried_on(carried: Carried, sample: Sample, total_bytes: int) -> Carried:
     changes: dict[str, object] = {"n_samples": carried.n_samples + 1}
     if not carried.n_samples:
         changes["started_ns"] = sample.mono_ns
     if sample.residency is not None:
         changes["residency"], changes["residency_ns"] = sample.residency, sample.mono_ns
+        changes |= _first_time(carried, sample, total_bytes)
     if sample.others is not None:
         changes["others"], changes["others_ns"] = sample.others, sample.mono_ns
         changes["others_low"] = _lowest(carried, sample, sample.others)
     return replace(carried, **changes)
+
+
+def _first_time(carried: Carried, sample: Sample, total_bytes: int) -> dict[str, object]:
+    scan = sample.residency
+    if scan is None or scan.resident_bytes is None or scan.evicted_bytes is None:
+        return {}
+    known = scan.resident_bytes + scan.evicted_bytes
+    mark = (sample.mono_ns, known)
+    if carried.first_mark is None:
+        return {"first_mark": mark}
+    before_ns, before = carried.first_mark
+    if sample.mono_ns - before_ns < FIRST_STEP_NS:
+        # a drop must not wait for the step's end, or the first reads right after it would be set off against it
+        return {"first_mark": (before_ns, known)} if known < before else {}
+    came = known - before
+    return {
+        "first_mark": mark,
+        "first_bytes": carried.first_bytes + (came if came > FIRST_NOISE_RATIO * total_bytes else 0),
+    }
 
 
 def _lowest(carried: Carried, sample: Sample, others: tuple[OtherProcess, ...]) -> tuple[OtherLow, ...]:

@@ -211,6 +211,29 @@ def test_another_users_process_is_unknown_where_it_cannot_be_told() -> None:
     frames = watch(machine, thinned([*server.load(), *server.generate(40)], 1, ["denied", "cgroup"]))
     assert frames[-1].verdict.state is State.UNKNOWN
     assert frames[-1].verdict.confidence == 0
+    missing = {e.id for e in frames[-1].verdict.evidence if e.id.startswith("missing:")}
+    assert missing == {"missing:process.read_bytes_total", "missing:residency"}
+
+
+def test_large_read_ahead_is_not_taken_for_a_load() -> None:
+    """A disk of a virtual machine that reads 8 MiB ahead has few faults for many bytes; without HTTP it could pass for a load."""
+    machine = Machine()
+    server = Server(machine)
+    header = machine.header()
+    ahead = 8 << 20
+    header = replace(header, devices=tuple(replace(d, read_ahead_bytes=ahead) for d in header.devices))
+    samples = thinned([*server.load(), *server.generate(40)], 1, ["server"])
+    start = next(i for i, s in enumerate(samples) if s.process and s.process.majflt_total)
+    state = engine.start(header)
+    for i, sample in enumerate(samples):
+        assert sample.process is not None
+        faults = (
+            (sample.process.majflt_total or 0) * (128 << 10) // (3 * ahead)
+        )  # async read-ahead: two more windows a fault
+        state, frame = engine.step(state, replace(sample, process=replace(sample.process, majflt_total=faults)))
+        if i > start + 4:
+            assert frame.verdict.state is not State.LOADING
+    assert frame.verdict.state is State.THRASHING
 
 
 def test_all_that_departed_at_once_and_comes_back_is_no_thrashing() -> None:

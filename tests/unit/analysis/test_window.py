@@ -91,3 +91,20 @@ def test_lows_of_other_processes_are_remembered() -> None:
     lows = {low.pid: (low.anon_bytes, low.mono_ns // S) for low in made.carried.others_low}
     # the third was not among the largest before, so it held at most as much as the smallest that was
     assert lows == {10: (300, 2), 11: (100, 0), 12: (400, 4)}
+
+
+def test_more_first_reads_than_the_files_hold_are_noticed() -> None:
+    """10 GB of files: read whole, dropped without shadows, read once more."""
+
+    def known(t: int) -> int:
+        return min(t, 10) * GB if t < 30 else min(t - 30, 10) * GB
+
+    made = window(sample(t, resident=known(t), evicted=0) for t in range(30))
+    assert not made.has_forgotten
+    made = window(sample(t, resident=known(t), evicted=0) for t in range(60))
+    assert made.has_forgotten
+
+
+def test_jitter_of_the_readings_does_not_add_up_to_first_reads() -> None:
+    made = window(sample(t, resident=5 * GB + (t % 3) * GB // 50, evicted=5 * GB) for t in range(2000))
+    assert made.carried.first_bytes == 0

@@ -25,7 +25,9 @@ CPU_ONLY = ("--device", "none", "-ngl", "0")
 INTERVAL_S = 1.0  # what people use
 SPLIT_BYTES = 500_000_000
 SKEWED = replace(LARGE, popularity_spread=1.5)
-TOPICAL = replace(LARGE, topic_gain=3.0)
+TOPICAL = replace(
+    LARGE, topic_gain=6.0
+)  # a quarter of the experts takes nearly all of a topic: 0.4 GB once, then quiet
 CALM = (State.STEADY, State.WARMING, State.RECOVERING)
 READER = """
 import os, sys
@@ -138,7 +140,7 @@ def test_everything_evicted_with_memory_to_spare_recovers(models: Path, tmp_path
 
 
 def test_a_change_of_topic_that_fits_is_no_thrashing(models: Path, tmp_path: Path) -> None:
-    with staged(models, tmp_path, TOPICAL, 0.55) as stage:
+    with staged(models, tmp_path, TOPICAL, 0.6) as stage:
         for topic in (0, 1, 2):
             with stage.work(f"topic {topic}", topic=topic) as driver:
                 driver.hold(20)

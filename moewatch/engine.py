@@ -11,6 +11,7 @@ from moewatch.analysis.advice import advise
 from moewatch.analysis.cause import derive_cause
 from moewatch.analysis.confidence import derive_confidence
 from moewatch.analysis.evidence import derive_evidence
+from moewatch.analysis.experts import ExpertBook, update_experts
 from moewatch.analysis.loss import PAGING_COST, derive_loss, derive_rate_loss, derive_severity
 from moewatch.analysis.memory import GrowthBook, derive_memory, update
 from moewatch.analysis.notes import derive_notes, find_reader
@@ -20,6 +21,7 @@ from moewatch.analysis.remarks import remarks
 from moewatch.analysis.residency import derive_residency
 from moewatch.analysis.signals import Signals, derive_signals, since
 from moewatch.analysis.situation import Situation
+from moewatch.analysis.skew import derive_skew
 from moewatch.analysis.verdict import Judged, Memo, judge, observe
 from moewatch.analysis.window import Window
 from moewatch.analysis.words import headline, headline_short
@@ -40,6 +42,7 @@ class State(Struct, frozen=True, kw_only=True):
     window: Window
     memo: Memo = Memo()
     growth: GrowthBook = GrowthBook()
+    experts: ExpertBook = ExpertBook()
     disk_bytes_per_s: float | None = None
 
 
@@ -75,7 +78,8 @@ def step(state: State, sample: Sample) -> tuple[State, Frame]:
     growth = update(state.growth, sample)
     seen = rates.process_read_bytes_per_s
     fastest = seen if seen is not None and seen > (state.disk_bytes_per_s or 0.0) else state.disk_bytes_per_s
-    state = replace(state, window=window, memo=memo, growth=growth, disk_bytes_per_s=fastest)
+    experts = update_experts(state.experts, window.header.model, sample, window.carried.breaks)
+    state = replace(state, window=window, memo=memo, growth=growth, experts=experts, disk_bytes_per_s=fastest)
     return state, _frame(state, signals=signals, rates=rates, judged=judged, by_rate=by_rate, active_bytes=active_bytes)
 
 
@@ -96,6 +100,7 @@ def _frame(
     residency = derive_residency(window)
     memory = derive_memory(window, residency, state.growth)
     working_set = derive_working_set(window, rates, residency, memory)
+    skew = derive_skew(window, residency)
     progress = derive_progress(window, rates, residency, word)
     notes = derive_notes(window, rates, residency, memory, word)
     loss, method = derive_loss(signals, rates, word, by_rate)
@@ -132,6 +137,7 @@ def _frame(
         reader=find_reader(window, rates),
         others=window.carried.others or (),
         context_tokens=now.server.context_tokens,
+        skew=skew,
     )
     verdict = Verdict(
         state=word,
@@ -160,6 +166,8 @@ def _frame(
         memory=memory,
         server=server,
         working_set=working_set,
+        experts=state.experts.map,
+        skew=skew,
         progress=progress,
         verdict=verdict,
         own=_own(window),

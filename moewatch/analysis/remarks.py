@@ -30,6 +30,7 @@ def remarks(now: Situation) -> tuple[str, ...]:
         no_stall_figures(now),
         shared_reads(now),
         time_left(now),
+        evenness(now),
     )
     return tuple(text for text in found if text)
 
@@ -147,6 +148,11 @@ def time_left(now: Situation) -> str | None:
         return None
     when = f"{format_duration(low)} to {format_duration(high)}" if low else f"{format_duration(high)} at most"
     return f"About {size(left)} still to come: {when}."
+
+
+def evenness(now: Situation) -> str | None:
+    """Where paging costs time: whether a hot set would help, or only more memory."""
+    return now.skew.text if now.skew is not None and now.state is State.THRASHING else None
 
 
 def load_mode_word(mode: LoadMode) -> str:

@@ -11,6 +11,7 @@ from moewatch.domain.frame import (
     Residency,
     Server,
     Severity,
+    Skew,
     State,
     WorkingSet,
 )
@@ -41,6 +42,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     server: Server = Server()
     working_set: WorkingSet = WorkingSet()
     progress: Progress = Progress()
+    skew: Skew | None = None
     notes: tuple[Note, ...] = ()
     gaps: tuple[Gap, ...] = ()
     active_bytes: int | None = None  # A, less what is on the GPU

@@ -215,11 +215,13 @@ class Evenness(enum.StrEnum):
 
 
 class Skew(Struct, frozen=True, kw_only=True):
-    """How unequal the use of the experts is, as far as their coming and going shows it (analysis/skew.py)."""
+    """How unequal the use of the experts is, as far as memory and reads show it (analysis/skew.py)."""
 
     evenness: Evenness
-    top_share: float  # of the use, that the tenth of the experts that are used most gets; at least
-    touched_ratio: float  # of the routed bytes that were in memory at some time while it was watched under pressure
+    resident_share: float  # of the experts' bytes, in memory ...
+    use_share: float  # ... and what share of the use they get
+    top_share: float  # of the use, that the tenth of the experts that are used most gets: at least
+    touched_ratio: float | None  # of the routed bytes, in memory at some time of the last minute; None without maps
     text: str
 
 

@@ -20,6 +20,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "stream": Command("stream", "one line (or JSON frame) per sample until interrupted"),
     "check": Command("check", "one answer and an exit code: does it thrash, is it ready"),
+    "estimate": Command("estimate", "before you download: will it run here, how fast, with which flags"),
     "record": Command("record", "raw samples to a file"),
     "replay": Command("replay", "the same dashboard, or the same JSON frames, from a recording"),
     "warm": Command("warm", "fill the page cache in the right order, within what fits"),

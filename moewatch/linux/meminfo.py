@@ -2,7 +2,7 @@
 
 from moewatch.domain.sample import MemoryReading
 from moewatch.errors import ParseError
-from moewatch.linux.root import KernelRoot, parse_keyed
+from moewatch.linux.root import KernelRoot, ReadingError, parse_keyed
 
 _KEYS = (b"MemTotal", b"MemFree", b"MemAvailable", b"Cached", b"SwapTotal", b"SwapFree")
 _WANTED = dict.fromkeys(_KEYS, 1024)
@@ -38,3 +38,11 @@ def read_memory(root: KernelRoot) -> MemoryReading:
 def read_ram_bytes(root: KernelRoot) -> int:
     """How much memory the machine has."""
     return root.parse("/proc/meminfo", parse_ram_bytes)
+
+
+def read_swap_bytes(root: KernelRoot) -> int | None:
+    """How much swap the machine has; None when it does not say."""
+    try:
+        return parse_keyed(root.read("/proc/meminfo"), _WANTED).get(b"SwapTotal")
+    except (ReadingError, ParseError):
+        return None

@@ -1,0 +1,110 @@
+"""Tokens per second before anything runs: what is missing in memory per token, through the disk. Pure.
+
+One token takes the time to work through the weights it needs plus the time to read those that are not in memory:
+
+    amplification  r = 1 + fault / slice          a fault reads more than the expert's slice of a tensor
+    cached share   c = s / (1 + (r - 1)(1 - s))   s = room for experts / expert bytes; what was read too much takes room as well
+    missing bytes    = used experts x r x (1 - c)^m
+
+m says how much better the cache does than chance: 1 for a router that picks evenly and forgets, more when the experts of
+one token are likely again at the next. Fitted to a real llama-server with memory for 70, 50 and 30 % of the experts and
+read-ahead of 16 KiB to 4 MiB: 3.3 to 4.4 (docs/explanation/estimate.md); a cache of Mixtral's experts by last use is
+reported to hit as with about 2 (Eliseev and Mazur 2023, arXiv 2312.17238). So 2 to 4.4 is assumed.
+"""
+
+from moewatch.analysis.kvcache import UBATCH_TOKENS
+from moewatch.domain.estimate import Expectation, Machine, ModelParts, Placement, Range
+from moewatch.units import GB, MB
+
+SKEW_LOW, SKEW_HIGH = 2.0, 4.4
+# A pattern that goes round (a dense model, or one token's needs above the room) evicts what it will need next: with room
+# for 90 % of a dense model 640 MB/s were read for 0.5 tokens/s, so about 0.8 of it each time (measured)
+ROUND_LOW, ROUND_HIGH = 0.5, 1.0
+# Weights worked through per second without a measurement: from a laptop with one DDR4 channel to a desktop with two of DDR5
+HOST_ASSUMED = Range(8 * GB, 60 * GB)
+GPU_ASSUMED = Range(150 * GB, 900 * GB)  # memory of a laptop GPU to that of the largest for desktops
+HOST_RATIO = Range(0.35, 1.0)  # of measured memory traffic: what llama.cpp gets out of it
+# Random reads of 128 KiB by a few threads, where nothing was measured [?]
+DISK_ASSUMED = Range(200 * MB, 3 * GB)  # SATA SSD to a good NVMe
+ROTATING_ASSUMED = Range(8 * MB, 40 * MB)
+DISK_RATIO = Range(0.8, 1.1)  # faults through a mapping against plain reads at the measured rate
+LAYER_S = Range(10e-6, 120e-6)  # each layer's fixed cost: threads that wait for one another, small kernels
+PREFILL_GAIN = Range(1.2, 8.0)  # a token of a batch against a single one, on the CPU
+_SMALL_BATCH = 4
+
+
+def missing_per_token(parts: ModelParts, placement: Placement, machine: Machine) -> tuple[float, Range]:
+    """(cached share of the weights in host memory, bytes to read for each token)."""
+    dense, experts = placement.host_dense_bytes, placement.host_expert_bytes
+    room = max(0, machine.room_bytes - placement.host_anon_bytes)
+    needed = dense + experts
+    if needed <= room:
+        return 1.0, Range(0.0, 0.0)
+    cached = room / needed
+    used = experts * parts.used_ratio
+    if room < dense + used or not experts:
+        return cached, Range(ROUND_LOW * (dense + used), ROUND_HIGH * (dense + used))
+    amplification = 1 + machine.fault_bytes / parts.slice_bytes if parts.slice_bytes else 1.0
+    share = (room - dense) / experts
+    share /= 1 + (amplification - 1) * (1 - share)
+    return cached, Range(
+        used * amplification * (1 - share) ** SKEW_HIGH,
+        used * amplification * (1 - share) ** SKEW_LOW,
+    )
+
+
+def _work_s(parts: ModelParts, placement: Placement, machine: Machine) -> Range:
+    """Time of one token when everything is in memory."""
+    used = parts.used_ratio
+    host = placement.host_dense_bytes + placement.host_expert_bytes * used
+    gpu = placement.gpu_dense_bytes + placement.gpu_expert_bytes * used
+    rate = HOST_ASSUMED
+    if machine.memory_bytes_per_s is not None:
+        rate = Range(HOST_RATIO.low * machine.memory_bytes_per_s, HOST_RATIO.high * machine.memory_bytes_per_s)
+    n_layer = len(parts.layers)
+    return Range(
+        host / rate.high + gpu / GPU_ASSUMED.high + n_layer * LAYER_S.low,
+        host / rate.low + gpu / GPU_ASSUMED.low + n_layer * LAYER_S.high,
+    )
+
+
+def _disk_rate(machine: Machine) -> Range:
+    rate = machine.disk_bytes_per_s or DISK_ASSUMED
+    return Range(rate.low * DISK_RATIO.low, rate.high * DISK_RATIO.high)
+
+
+def derive_expectation(parts: ModelParts, placement: Placement, machine: Machine, prompt_tokens: int) -> Expectation:
+    """Tokens per second and the time to the first token of a prompt.
+
+    The first token's low end finds the cache as full as it can be, the high end finds nothing in memory.
+    """
+    cached, missing = missing_per_token(parts, placement, machine)
+    work, disk = _work_s(parts, placement, machine), _disk_rate(machine)
+    wait = Range(missing.low / disk.high, missing.high / disk.low)
+    token_s = Range(work.low + wait.low, work.high + wait.high)
+    return Expectation(
+        cached_ratio=cached,
+        missing_bytes_per_token=missing,
+        tokens_per_s=Range(1 / token_s.high, 1 / token_s.low) if token_s.low > 0 else Range(0.0, 0.0),
+        first_token_s=_first_token(parts, placement, machine, prompt_tokens),
+        prompt_tokens=prompt_tokens,
+        disk_ratio=Range(wait.low / (work.high + wait.low), wait.high / (work.low + wait.high))
+        if token_s.low > 0
+        else Range(0.0, 0.0),
+    )
+
+
+def _first_token(parts: ModelParts, placement: Placement, machine: Machine, prompt_tokens: int) -> Range:
+    work, disk = _work_s(parts, placement, machine), _disk_rate(machine)
+    touched = 1 - (1 - parts.used_ratio) ** min(prompt_tokens, UBATCH_TOKENS)  # of the experts, by one batch
+    needed = placement.host_dense_bytes + touched * placement.host_expert_bytes
+    room = max(0, machine.room_bytes - placement.host_anon_bytes)
+    n_batches = -(-prompt_tokens // UBATCH_TOKENS)
+    again = max(0.0, needed - room)
+    cold = needed + (n_batches - 1) * (needed if again else 0.0)  # a round that does not fit keeps nothing of use
+    is_batch = prompt_tokens > _SMALL_BATCH
+    return Range(
+        max(work.low, work.low * prompt_tokens / (PREFILL_GAIN.high if is_batch else 1))
+        + n_batches * again / disk.high,
+        work.high * prompt_tokens / (PREFILL_GAIN.low if is_batch else 1) + cold / disk.low,
+    )

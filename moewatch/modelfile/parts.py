@@ -1,0 +1,82 @@
+"""A model taken apart for the estimate: bytes by layer and kind, out of its headers."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from moewatch.domain.estimate import LayerBytes, ModelParts
+from moewatch.domain.layout import ModelLayout, Tensor, WeightClass
+from moewatch.modelfile.header import GgufHeader
+from moewatch.modelfile.layout import derive_layout
+from moewatch.modelfile.shards import Shard
+
+# Within dense (classes.py): the router with its bias, and the experts that every token takes
+_ROUTER = re.compile(r"blk\.\d+\.(?:ffn_gate_inp(?:_shexp)?|exp_probs_b)\b")
+_SHARED = re.compile(r"blk\.\d+\.ffn_(?:gate|up|down|gate_up)_shexp\b")
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+def derive_parts(shards: Sequence[Shard]) -> ModelParts:
+    """Add up what the headers of all shards (in order, shards.check_shards) say; ParseError as layout.derive_layout."""
+    layout = derive_layout(shards)
+    header = shards[0].header
+    types: Counter[str] = Counter()
+    for shard in shards:
+        for info in shard.header.tensors:
+            types[info.type_name] += info.size_bytes
+    outside = [tensor for tensor in layout.tensors if tensor.layer is None]
+    return ModelParts(
+        summary=layout.summary,
+        layers=_layers(layout),
+        outside_bytes=sum(t.size_bytes for t in outside if t.weight_class is not WeightClass.EMBEDDING),
+        table_bytes=sum(t.size_bytes for t in outside if t.weight_class is WeightClass.EMBEDDING),
+        type_bytes=dict(types.most_common()),
+        n_tensors=len(layout.tensors),
+        tensor_bytes=sum(types.values()),
+        header_bytes=sum(layout.header_bytes),
+        slice_bytes=_slice_bytes(layout),
+        n_vocab=_n_vocab(header),
+        metadata=header.metadata,
+    )
+
+
+def _layers(layout: ModelLayout) -> tuple[LayerBytes, ...]:
+    n_layer = max(layout.n_layer, layout.summary.n_layer or 0)
+    found = [LayerBytes(layer=layer) for layer in range(n_layer)]
+    for tensor in layout.tensors:
+        if tensor.layer is not None:
+            found[tensor.layer] = _add(found[tensor.layer], tensor)
+    return tuple(found)
+
+
+def _add(layer: LayerBytes, tensor: Tensor) -> LayerBytes:
+    size = tensor.size_bytes
+    is_draft = layer.draft or tensor.draft
+    if tensor.weight_class is WeightClass.EXPERT:
+        return msgspec.structs.replace(layer, expert_bytes=layer.expert_bytes + size, draft=is_draft)
+    if tensor.weight_class is WeightClass.EMBEDDING:
+        return msgspec.structs.replace(layer, embedding_bytes=layer.embedding_bytes + size, draft=is_draft)
+    return msgspec.structs.replace(
+        layer,
+        dense_bytes=layer.dense_bytes + size,
+        router_bytes=layer.router_bytes + (size if _ROUTER.match(tensor.name) else 0),
+        shared_bytes=layer.shared_bytes + (size if _SHARED.match(tensor.name) else 0),
+        draft=is_draft,
+    )
+
+
+def _slice_bytes(layout: ModelLayout) -> int | None:
+    """By bytes, so that biases and scales of experts do not count."""
+    experts = [t for t in layout.tensors if t.weight_class is WeightClass.EXPERT and t.n_expert]
+    total = sum(t.size_bytes for t in experts)
+    return round(sum(t.size_bytes * (t.size_bytes / t.n_expert) for t in experts) / total) if total else None
+
+
+def _n_vocab(header: GgufHeader) -> int | None:
+    """Rows of the token table, which is what logits are as long as; else the vocabulary's length."""
+    for info in header.tensors:
+        if info.name == "token_embd.weight" and info.dims:
+            return info.dims[-1]
+    return header.array_lengths.get(_TOKENS)

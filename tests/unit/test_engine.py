@@ -91,6 +91,12 @@ def test_best_speed_is_only_taken_while_steady() -> None:
     for name in ("b30-1", "b50-1", "i-1"):  # these thrash from the first token on
         head, samples = recorded(name)
         assert {f.rates.best_tokens_per_s for f in frames_of(head, samples)} == {None}
+    head, samples = recorded("c-2")
+    steady = False
+    for frame in frames_of(head, samples):
+        steady |= frame.verdict.state is State.STEADY
+        assert steady or frame.rates.best_tokens_per_s is None
+    assert steady
     head, samples = recorded("a-1")
     best = frames_of(head, samples)[-1].rates
     assert best.best_tokens_per_s == pytest.approx(69, abs=3)

@@ -271,6 +271,7 @@ def test_a_restart_and_a_suspend_begin_anew() -> None:
     assert frames[len(samples) - 1].verdict.state is State.THRASHING
     first = frames[len(samples)]
     assert first.verdict.state is State.UNKNOWN
+    assert first.verdict.since_ns == first.mono_ns
     assert first.rates.window_ns == 0
     assert first.rates.process_read_bytes_per_s is None
     assert frames[-1].verdict.state is State.THRASHING

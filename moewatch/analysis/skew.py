@@ -27,9 +27,9 @@ MIN_TOKENS = 50  # of 8 experts a layer: every expert of 128 has had three chanc
 MAX_PROMPT_SHARE = 0.2  # of the time: a prompt uses nearly all experts at once
 MIN_RESIDENT, MAX_RESIDENT = 0.02, 0.95  # below, the figures are noise; above, there is nothing to choose
 TOP = 0.1
-# (h - r) / (1 - r), how far use runs ahead of memory: 0.0 with a large read-ahead, 0.3-0.4 and 0.65-0.8 with uniform routing
-# and memory for 30 and 70 % (tokens repeat, so their experts do), 0.88-0.99 with skewed routing or one topic
-EVEN_BELOW, SKEWED_ABOVE = 0.4, 0.85
+# (h - r) / (1 - r), how far use runs ahead of memory: 0.15 with a large read-ahead, 0.42 to 0.83 with uniform routing
+# and memory for 30 to 70 % (tokens repeat, so their experts do), 0.88 and more with skewed routing or one topic
+EVEN_BELOW, SKEWED_ABOVE = 0.5, 0.85
 MIN_MAPS, MAX_MAPS = 2, 8  # of the minute that are joined: 6,144 experts in 1 ms
 WASTE_BELOW = -0.25  # h so far below r: read-ahead brings more than the tokens need, and nothing can be told
 
@@ -69,7 +69,7 @@ def derive_skew(window: Window, residency: Residency) -> Skew | None:
 
 def _hits(window: Window, per_token: int) -> float | None:
     """Share of the experts' use that met memory, over the last minute of generation; None when it is not counted."""
-    ledger = derive_ledger(window, LOOK_BACK_NS)
+    ledger = derive_ledger(window, min(LOOK_BACK_NS, _generating_ns(window)))
     if ledger is None or ledger.span_ns < MIN_SPAN_NS or ledger.churn_bytes is None:
         return None
     if ledger.method not in (Method.LEDGER, Method.REFAULTS):
@@ -81,6 +81,15 @@ def _hits(window: Window, per_token: int) -> float | None:
     if tokens is None or tokens < MIN_TOKENS:
         return None
     return 1 - (ledger.churn_bytes + (ledger.first_bytes or 0)) / (tokens * per_token)
+
+
+def _generating_ns(window: Window) -> int:
+    """Time since the server was last loading: what a load reads is no use."""
+    now = window.now
+    for sample in reversed(window.samples):
+        if sample.server.phase is Phase.LOADING:
+            return now.mono_ns - sample.mono_ns
+    return window.span_ns
 
 
 def _text(evenness: Evenness, r: float, h: float) -> str:

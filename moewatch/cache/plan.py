@@ -44,7 +44,7 @@ def make_plan(
     classes = class_runs(layout, not_needed, page_bytes, with_drafts=what is What.ALL)
     resident_bytes = sum(map(total, there))
     spare = budget_bytes if may_displace else max(0, budget_bytes - resident_bytes)
-    draft = _Draft(layout, there, classes, spare, counts_resident=may_displace)
+    draft = _Draft(layout, there, classes, spare, page_bytes=page_bytes, counts_resident=may_displace)
     draft.fill(Step.DENSE, _in_order(classes[WeightClass.DENSE]))
     if what is not What.DENSE and hot is not None:
         draft.fill(Step.HOT, _known_runs(hot, classes, page_bytes, layout))
@@ -102,11 +102,13 @@ class _Draft:
         classes: dict[WeightClass, _Files],
         spare_bytes: int,
         *,
+        page_bytes: int,
         counts_resident: bool,
     ) -> None:
         self._there = there
         self._classes = classes
         self._spare = spare_bytes
+        self._page_bytes = page_bytes
         self._counts_resident = counts_resident
         self._wanted: _Files = [[] for _ in layout.files]  # resident or planned, of the steps so far
         self._planned: list[tuple[Step, int, Run]] = []
@@ -121,7 +123,7 @@ class _Draft:
             self._count(step, total(new), present, 0)
             if self._counts_resident:
                 self._spare = max(0, self._spare - present)
-            taken = first_bytes(missing, self._spare)
+            taken = first_bytes(missing, self._spare, self._page_bytes)
             self._take(step, file_index, taken)
             for kept in [*subtract(new, missing), *taken]:
                 add(self._wanted[file_index], kept)

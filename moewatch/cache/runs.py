@@ -68,14 +68,16 @@ def within(run: Run, runs: Sequence[Run]) -> Iterator[Run]:
         position += 1
 
 
-def first_bytes(runs: Iterable[Run], limit: int) -> list[Run]:
-    """The first `limit` bytes of them."""
+def first_bytes(runs: Iterable[Run], limit: int, unit: int = 1) -> list[Run]:
+    """The first `limit` bytes of them; a run that is cut is cut at a whole number of units."""
     kept: list[Run] = []
     for start, end in runs:
-        length = min(end - start, limit)
-        if length <= 0:
+        length = end - start
+        if length > limit:
+            if cut := limit // unit * unit:
+                kept.append((start, start + cut))
             break
-        kept.append((start, start + length))
+        kept.append((start, end))
         limit -= length
     return kept
 

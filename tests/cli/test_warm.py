@@ -1,0 +1,162 @@
+"""`moewatch warm` as scripts use it, on a real GGUF file of a real disk, without a server."""
+
+import fcntl
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moewatch.cache.lock import lock_name
+from moewatch.modelfile.layout import read_layout
+from tests.support.model_disk import evict
+from tests.support.moe_model import MoeShape, write_model
+
+FEW_BYTES = 1 << 18  # some kernels (DAMON) take a page away now and then
+SHAPE = MoeShape(layers=2, experts=16, used=4, width=512, heads=8, expert_width=256)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        (path,) = write_model(Path(directory), SHAPE)
+        yield path
+
+
+@pytest.fixture(autouse=True)
+def cold(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    evict(model)
+
+
+def warm(*arguments: str | Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "moewatch", "warm", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_dry_run_is_the_plan_and_reads_nothing(model: Path) -> None:
+    done = warm(model, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    (plan,) = objects(done)
+    assert plan["planned_bytes"] == sum(each["length"] for each in plan["ranges"])
+    assert {each["file"] for each in plan["ranges"]} == {str(model)}
+    classes = [each["class"] for each in plan["ranges"]]
+    assert classes == sorted(classes), "dense before expert"
+    assert set(classes) == {"dense", "expert"}
+    assert plan["left_cold_bytes"] == plan["classes"]["embedding"]["left_cold_bytes"] > 0
+    assert objects(warm(model, "--dry-run", "--json"))[0]["planned_bytes"] == plan["planned_bytes"]
+
+
+def test_a_budget_is_kept_and_dense_comes_first(model: Path) -> None:
+    (plan,) = objects(warm(model, "--dry-run", "--json", "--budget", "12M"))
+    assert 11 << 20 < plan["planned_bytes"] <= 12 << 20
+    assert plan["classes"]["dense"]["left_cold_bytes"] == 0
+    (plan,) = objects(warm(model, "--dry-run", "--json", "--budget", "1M"))
+    assert plan["planned_bytes"] == 1 << 20
+    assert {each["class"] for each in plan["ranges"]} == {"dense"}
+
+
+def test_it_reads_what_was_planned_proves_it_and_has_nothing_left_to_do(model: Path) -> None:
+    (plan,) = objects(warm(model, "--dry-run", "--json"))
+    done = warm(model, "--json")
+    assert done.returncode == 0, done.stderr
+    *progress, last = objects(done)
+    assert last["schema"] == "moewatch-warm/1"
+    assert last["planned_bytes"] == last["read_bytes"] == plan["planned_bytes"]
+    assert last["stopped"] is None
+    assert last["ready"] is True
+    assert last["before"]["dense_ratio"] < 0.1
+    assert last["after"]["dense_ratio"] == last["later"]["dense_ratio"] == last["after"]["expert_ratio"] == 1
+    assert progress[-1]["read_bytes"] == last["read_bytes"]
+    (plan,) = objects(warm(model, "--dry-run", "--json"))
+    assert plan["planned_bytes"] < FEW_BYTES, "all is there"
+
+
+def test_the_page_for_people(model: Path) -> None:
+    done = warm(model, "--what", "dense")
+    assert done.returncode == 0, done.stderr
+    for words in ("PLAN", "weights every token needs", "kept for programs", "charged to", "READY   looked up twice"):
+        assert words in done.stdout, done.stdout
+    assert "looking again" in done.stderr
+
+
+def test_a_cancel_leaves_an_account_and_its_exit_code(model: Path) -> None:
+    command = [sys.executable, "-m", "moewatch", "warm", str(model), "--json", "--rate", "2MB"]
+    running = subprocess.Popen(
+        ["env", "--default-signal=INT", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    while json.loads(running.stdout.readline())["read_bytes"] == 0:
+        pass
+    running.send_signal(signal.SIGINT)
+    rest, said = running.communicate(timeout=20)
+    last = json.loads(rest.splitlines()[-1])
+    assert running.returncode == 130, said
+    assert "cancelled" in last["stopped"]
+    assert 0 < last["read_bytes"] < last["planned_bytes"]
+    assert "Traceback" not in said
+
+
+def test_a_second_run_says_who_is_at_it(model: Path, tmp_path: Path) -> None:
+    lock = (tmp_path / lock_name(read_layout(model))).open("w")
+    lock.write("4711")
+    lock.flush()
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    done = warm(model)
+    lock.close()
+    assert done.returncode == 1
+    assert "PID 4711" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_truncated_file_is_five(model: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.gguf"
+    with model.open("rb") as source:
+        short.write_bytes(source.read(model.stat().st_size // 2))
+    done = warm(short)
+    assert done.returncode == 5
+    assert "short.gguf" in done.stderr
+    assert done.stdout == ""
+
+
+def test_evict_asks_first_and_drops_all(model: Path) -> None:
+    warm(model, "--what", "dense", "--json")
+    refused = warm(model, "--evict")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    done = warm(model, "--evict", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    (last,) = objects(done)
+    assert last["evicted_bytes"] > 0
+    assert last["after"]["resident_bytes"] == 0
+
+
+def test_evict_refuses_what_a_process_maps(model: Path) -> None:
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        done = warm(model, "--evict", "--yes")
+    assert done.returncode == 1
+    assert f"PID {os.getpid()}" in done.stderr
+    assert "mapped" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--yes",), "--evict"), (("--rate", "1"), "1 MB"), (("--budget", "much"), "no size")],
+)
+def test_usage_errors(model: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = warm(model, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -19,11 +19,14 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "stream": Command("stream", "one line (or JSON frame) per sample until interrupted"),
+    "residency": Command("residency", "what of these files, or of the server's model, is in memory"),
     "check": Command("check", "one answer and an exit code: does it thrash, is it ready"),
     "estimate": Command("estimate", "before you download: will it run here, how fast, with which flags"),
     "record": Command("record", "raw samples to a file"),
     "replay": Command("replay", "the same dashboard, or the same JSON frames, from a recording"),
     "warm": Command("warm", "fill the page cache in the right order, within what fits"),
+    "hotset": Command("hotset", "remember which pages were in memory after a good run, bring just these back"),
+    "pin": Command("pin", "hold a part of the model in memory where that helps, until interrupted"),
     "doctor": Command("doctor", "what can be read here and what cannot, why, and the remedy"),
     "demo": Command("demo", "the dashboard on the built-in workload"),
 }

@@ -220,7 +220,8 @@ class ResidencyScanner:
 
     def _has_rested(self, rotation: Rotation) -> bool:
         """Whether a rotation that is due can be left out, since no page of any file moved since the last one began."""
-        if self._activity is None or not rotation.is_at_start or rotation.last_cost_ns < CHEAP_NS:
+        is_cheap = rotation.count > 0 and rotation.last_cost_ns < CHEAP_NS
+        if self._activity is None or not rotation.is_at_start or is_cheap:
             return False
         now_ns, level, last = self._clock.mono_ns(), self._activity.read(), self._level
         if level is None or last is None or not rotation.count or rotation.failure is not None:

@@ -19,7 +19,7 @@ from moewatch.modelfile.layout import read_layout
 from tests.support.model_disk import evict
 from tests.support.moe_model import MoeShape, write_model
 
-FEW_BYTES = 1 << 18  # some kernels (DAMON) take a page away now and then
+FEW_BYTES, NEARLY_ALL = 1 << 18, 0.98  # a kernel with DAMON takes idle pages away, also from tests
 SHAPE = MoeShape(layers=2, experts=16, used=4, width=512, heads=8, expert_width=256)
 
 
@@ -79,7 +79,8 @@ def test_it_reads_what_was_planned_proves_it_and_has_nothing_left_to_do(model: P
     assert last["stopped"] is None
     assert last["ready"] is True
     assert last["before"]["dense_ratio"] < 0.1
-    assert last["after"]["dense_ratio"] == last["later"]["dense_ratio"] == last["after"]["expert_ratio"] == 1
+    for ratio in (last["after"]["dense_ratio"], last["later"]["dense_ratio"], last["after"]["expert_ratio"]):
+        assert ratio > NEARLY_ALL
     assert progress[-1]["read_bytes"] == last["read_bytes"]
     (plan,) = objects(warm(model, "--dry-run", "--json"))
     assert plan["planned_bytes"] < FEW_BYTES, "all is there"

@@ -17,6 +17,7 @@ from moewatch.cache.child import ReaderProcess
 from moewatch.cache.guard import GONE_FLOOR_BYTES, LOOK_CPU_NS, Guard, gone_limit
 from moewatch.cache.residency import ShardCache
 from moewatch.cache.run import BUSY_SHARE, Warming, cut
+from moewatch.cache.runs import subtract, total
 from moewatch.clock import ManualClock, SystemClock
 from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.domain.warm import Plan, PlannedRange, Room, Step, StopReason, WarmProgress, What
@@ -28,6 +29,7 @@ from tests.support.scripted_cache import EVICTED, RESIDENT, ScriptedPageCache
 
 SIZE = 48 * MIB + 1000
 PAGE = 4096
+FEW_BYTES = 64 << 10  # a kernel with DAMON takes idle pages away
 CLOCK = SystemClock()
 
 
@@ -115,7 +117,9 @@ def test_exactly_the_planned_bytes_are_in_memory_afterwards(
     told = list(run.run())
     assert run.stopped is None
     assert run.read_bytes == plan.planned_bytes
-    assert ShardCache(SystemPageCache(), shards).resident() == [wanted]
+    (found,) = ShardCache(SystemPageCache(), shards).resident()
+    assert not subtract(found, wanted), "read beyond what was asked for"
+    assert total(subtract(wanted, found)) <= FEW_BYTES
     assert told[-1].read_bytes == plan.planned_bytes
     assert [each.read_bytes for each in told] == sorted(each.read_bytes for each in told)
 

@@ -44,7 +44,7 @@ def read_imatrix(path: Path, layout: ModelLayout) -> Heat:
         )
     with FileSource(path) as source:
         magic = source.read(0, 4)
-        found = _gguf_counts(source, wanted) if magic == b"GGUF" else _dat_sums(source, wanted)
+        found = list(_gguf_counts(source, wanted) if magic == b"GGUF" else _dat_sums(source, wanted))
         name = source.name
     layers: dict[int, dict[int, float]] = {}
     for tensor, counts in found:

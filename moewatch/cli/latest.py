@@ -2,6 +2,7 @@
 
 import argparse
 import threading
+from typing import Self
 
 from moewatch.cli import diagnostics
 from moewatch.cli.feed import LiveFeed
@@ -25,7 +26,7 @@ class Latest:
         self._first_tokens: int | None = None
         self._ended: str | None = None
 
-    def __enter__(self) -> "Latest":
+    def __enter__(self) -> Self:
         self._feed.start(self._take)
         return self
 

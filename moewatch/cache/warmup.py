@@ -43,6 +43,7 @@ class Preparation(Struct, frozen=True, kw_only=True):
     before: Levels
     phase: Phase
     charged_to: str  # in words: which memory group pays for the pages
+    hot_name: str = ""
     refusal: tuple[str, ...] = ()  # sentences; empty: nothing speaks against it
     disk_bytes_per_s: float | None = None
 
@@ -62,6 +63,8 @@ class Warmup:
     ) -> None:
         self.layout = layout
         self.server = server
+        self.hot: Sequence[FileRun] | None = None  # the hot set of plans and levels that are given none
+        self.hot_name = ""
         self._clock = clock
         self._root = root
         self._shards: list[Shard] = []
@@ -162,6 +165,7 @@ class Warmup:
         with_speed: bool = True,
     ) -> Preparation:
         """Look at what is there and plan; reads nothing into memory."""
+        hot = self.hot if hot is None else hot
         resident = self.cache.resident()
         before = self._levels(resident, hot)
         room = self._room(before.resident_bytes)
@@ -182,6 +186,7 @@ class Warmup:
             before=before,
             phase=phase,
             charged_to=self.charged_to,
+            hot_name=self.hot_name,
             refusal=_refusal(plan, phase),
             disk_bytes_per_s=measure_speed(self.layout, plan.ranges, self._clock) if with_speed else None,
         )
@@ -203,7 +208,7 @@ class Warmup:
 
     def levels(self, hot: Sequence[FileRun] | None = None) -> Levels:
         """What is in memory now."""
-        return self._levels(self.cache.resident(), hot)
+        return self._levels(self.cache.resident(), self.hot if hot is None else hot)
 
     def _levels(self, resident: list[list[Run]], hot: Sequence[FileRun] | None) -> Levels:
         classes = class_runs(self.layout, self.not_needed, self.cache.page_bytes)

@@ -41,8 +41,11 @@ def plan_lines(preparation: Preparation, model_name: str) -> Iterator[str]:
     yield ""
     yield f"  in this order                             now     after   to read   {name}"
     for number, each in enumerate(plan.steps, 1):
+        words = STEP_WORDS[each.step]
+        if each.step is Step.HOT and preparation.hot_name:
+            words = f'{words} "{preparation.hot_name}"'
         yield (
-            f"  {number}  {STEP_WORDS[each.step]:<34}{_cell(each.resident_bytes, unit)}{_cell(each.after_bytes, unit)}"
+            f"  {number}  {words:<34}{_cell(each.resident_bytes, unit)}{_cell(each.after_bytes, unit)}"
             f"{_cell(each.planned_bytes, unit, 10)}"
         )
     after = plan.resident_bytes + plan.planned_bytes - plan.displaced_bytes

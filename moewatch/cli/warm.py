@@ -101,7 +101,9 @@ class Command:
         from moewatch.cache.lock import only_one  # noqa: PLC0415 - nothing eager
 
         what = What(self._options.what)
-        if what is What.HOT:
+        if what is not What.DENSE:
+            self._find_hot_set()
+        if what is What.HOT and self._warmup.hot is None:
             raise UsageError(
                 "No hot set of this model is saved; save one while it runs well: moewatch hotset save FILE"
             )
@@ -120,6 +122,15 @@ class Command:
             if not self._as_json:
                 self._show_plan(preparation)
             return self._carry_out(preparation)
+
+    def _find_hot_set(self) -> None:
+        """The newest that was saved by itself; another one is for `moewatch hotset restore FILE`."""
+        from moewatch.cache.hotset_file import read_hotset  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415
+
+        for path in offered_for(self._warmup.layout)[:1]:
+            self._warmup.hot = read_hotset(path).file_runs
+            self._warmup.hot_name = path.name.partition(".")[0]
 
     def _show_plan(self, preparation: "Preparation") -> None:
         from moewatch.cache.words import plan_lines  # noqa: PLC0415 - nothing eager

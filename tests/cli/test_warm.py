@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from moewatch.cache.hotset import Seen
+from moewatch.cache.hotset_keeper import keep, take_hotset
 from moewatch.cache.lock import lock_name
 from moewatch.modelfile.layout import read_layout
 from tests.support.model_disk import evict
@@ -33,6 +35,7 @@ def model() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def cold(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     evict(model)
 
 
@@ -134,7 +137,7 @@ def test_a_truncated_file_is_five(model: Path, tmp_path: Path) -> None:
 
 
 def test_evict_asks_first_and_drops_all(model: Path) -> None:
-    warm(model, "--what", "dense", "--json")
+    model.read_bytes()
     refused = warm(model, "--evict")
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
@@ -151,6 +154,29 @@ def test_evict_refuses_what_a_process_maps(model: Path) -> None:
     assert done.returncode == 1
     assert f"PID {os.getpid()}" in done.stderr
     assert "mapped" in done.stderr
+
+
+def test_a_saved_hot_set_comes_after_dense_and_before_the_others(model: Path) -> None:
+    layout = read_layout(model)
+    with model.open("rb") as file:
+        file.seek(20 << 20)
+        file.read(2 << 20)
+    keep(take_hotset(layout, created="", seen=Seen()), 1_780_000_000_000_000_000)
+    evict(model)
+    (plan,) = objects(warm(model, "--dry-run", "--json"))
+    steps = list(dict.fromkeys(each["step"] for each in plan["ranges"]))
+    assert steps == ["dense", "hot", "experts"]
+    hot = [each for each in plan["ranges"] if each["step"] == "hot"]
+    assert hot[0]["offset"] == 20 << 20
+    (plan,) = objects(warm(model, "--dry-run", "--json", "--what", "hot"))
+    assert {each["step"] for each in plan["ranges"]} == {"dense", "hot"}
+    assert 'hot set "' in warm(model, "--dry-run").stdout
+
+
+def test_without_a_hot_set_hot_says_how_to_get_one(model: Path) -> None:
+    done = warm(model, "--what", "hot")
+    assert done.returncode == 2
+    assert "hotset save" in done.stderr
 
 
 @pytest.mark.parametrize(

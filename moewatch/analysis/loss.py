@@ -39,11 +39,12 @@ def derive_loss(signals: Signals, rates: Rates, state: State, by_rate: float | N
     """
     if state in (State.IDLE, State.LOADING, State.UNKNOWN):
         return None, None
-    waited = signals.again_cost if signals.again_cost is not None else signals.cost_long
+    waited = signals.again_cost
     if state is State.STEADY:
         waited = signals.cost_short
         by_rate = None if by_rate is None or by_rate >= LIGHT else by_rate
-    if by_rate is not None and (waited is None or waited >= PAGING_COST):
+    recent = signals.again_cost_short
+    if by_rate is not None and (recent is None or recent >= PAGING_COST):
         return by_rate, "rate"
     if waited is not None and signals.cost_by == "wait":
         return min(1.0, waited), "wait"

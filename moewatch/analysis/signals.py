@@ -12,8 +12,9 @@ from moewatch.units import MB, MIB, S
 
 SHORT_NS, LONG_NS = 5 * S, 10 * S
 GLANCE_NS = 3 * S  # for what reads at all and who works; nothing is judged on it
-ACTIVITY_NS = 5 * S
-NOW_NS = 1500 * 10**6  # phase by CPU: one or two samples at 1 Hz
+ACTIVITY_NS = 5 * S  # who works, by CPU time and faults
+TOLD_ACTIVITY_NS = 3 * S  # and by the server's own word: a pause between two requests is shorter
+NOW_NS = 1500 * 10**6  # just now: one or two samples at 1 Hz
 
 # Without the server's word: a server that works uses 0.19 to 1.3 cores (0.19 on a disk throttled to 100 MiB/s), an idle one
 # below 0.01. A server on a disk slower still shows by its faults.
@@ -39,8 +40,10 @@ class Signals(Struct, frozen=True, kw_only=True):
     cost_short: float | None = None  # share of the time that goes into reading again what had departed
     cost_long: float | None = None
     again_cost: float | None = None  # the same for all that is read again, over the long window
+    again_cost_short: float | None = None
     cost_by: str | None = None  # wait, stall: what the cost is measured by
     majflt_per_s: float | None = None
+    idle_read_bytes_per_s: float = 0.0  # what the target reads although nothing is in work
 
 
 def derive_signals(window: Window, from_ns: int) -> Signals:
@@ -51,7 +54,7 @@ def derive_signals(window: Window, from_ns: int) -> Signals:
     short = _ledger(window, min(SHORT_NS, room_ns))
     long = _ledger(window, min(LONG_NS, room_ns))
     glance = _ledger(window, min(GLANCE_NS, room_ns))
-    by, cost_short, _ = _cost(window, short, min(SHORT_NS, room_ns))
+    by, cost_short, again_cost_short = _cost(window, short, min(SHORT_NS, room_ns))
     _, cost_long, again_cost = _cost(window, long, min(LONG_NS, room_ns))
     recent = window.since(min(SHORT_NS, room_ns))
     return Signals(
@@ -65,8 +68,10 @@ def derive_signals(window: Window, from_ns: int) -> Signals:
         cost_short=cost_short,
         cost_long=cost_long,
         again_cost=again_cost,
+        again_cost_short=again_cost_short,
         cost_by=by,
         majflt_per_s=_majflt_per_s(recent[0], recent[-1]),
+        idle_read_bytes_per_s=_read_while_idle(window, told=told),
     )
 
 
@@ -180,7 +185,7 @@ def _stalled(a: Sample, b: Sample) -> int | None:
 
 def _active(window: Window, *, told: bool) -> float:
     """The share of the last seconds in which a request was in work."""
-    samples = window.since(ACTIVITY_NS)
+    samples = window.since(TOLD_ACTIVITY_NS if told else ACTIVITY_NS)
     if told:
         return sum(_told(s) in (Phase.PROMPT, Phase.GENERATE, Phase.LOADING) for s in samples) / len(samples)
     if len(samples) == 1:
@@ -192,6 +197,21 @@ def _active(window: Window, *, told: bool) -> float:
         steps += 1
         working += _worked(samples[i - 1], samples[i])
     return 1.0 if _worked(a, b) else working / steps
+
+
+def _read_while_idle(window: Window, *, told: bool) -> float:
+    """Bytes a second just now, since the last request ended: the request's own reads are none of them."""
+    samples = window.since(NOW_NS)
+    last = samples[-1]
+    first = last
+    for sample in reversed(samples):
+        if told and _told(sample) is not Phase.IDLE:
+            break
+        first = sample
+    if first.process is None or last.process is None or last.mono_ns <= first.mono_ns:
+        return 0.0
+    read = difference(first.process.read_bytes_total, last.process.read_bytes_total)
+    return (read or 0) * S / (last.mono_ns - first.mono_ns)
 
 
 def _told(sample: Sample) -> Phase:

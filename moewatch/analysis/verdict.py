@@ -40,7 +40,7 @@ READING_BYTES_PER_S = 1 * MB  # below, the disk is as good as still
 # Where reads are hidden: faults. A server that fits shows below 1 a second; one of 128 KiB each at 1 MB/s would be 8.
 READING_MAJFLT_PER_S = 5.0
 LEVELS_OFF_RATIO = 0.3  # departed / read: warming and recovery 0.0 to 0.2, thrashing 0.98 to 1.1
-WORKING_RATIO = 0.1  # of the last 5 s with a request in work; below it is idle
+WORKING_RATIO = 0.1  # of the last seconds with a request in work; below it is idle
 HOT_WORKING_RATIO = 0.3
 MIN_SPAN_NS = 2 * S  # nothing is said about less
 HOLD_NS = 5 * S  # a state that paging alone changes stays so long: no flapping
@@ -170,7 +170,7 @@ def _continued(memo: Memo, window: Window, signals: Signals, *, hot: bool, step_
         return Episode(anchor=point_at(window, signals.short.span_ns))
     if hot:
         return replace(episode, hot_ns=episode.hot_ns + step_ns, calm_ns=0, idle_ns=0)
-    if signals.active_ratio < HOT_WORKING_RATIO:
+    if signals.active_ratio < HOT_WORKING_RATIO or signals.phase is Phase.IDLE:
         episode = replace(episode, idle_ns=episode.idle_ns + step_ns)
         return None if episode.idle_ns >= FORGET_NS else episode
     episode = replace(episode, calm_ns=episode.calm_ns + step_ns)
@@ -202,7 +202,7 @@ def _wanted(
     elif signals.phase is Phase.UNKNOWN:
         state = State.UNKNOWN
     elif signals.active_ratio <= WORKING_RATIO:
-        state = State.WARMING if reading else State.IDLE
+        state = State.WARMING if signals.idle_read_bytes_per_s >= READING_BYTES_PER_S else State.IDLE
     elif not is_mapped(window):
         state = State.STEADY  # its weights lie in memory that no file backs: paging cannot be the cause
     elif signals.span_ns < MIN_SPAN_NS or short is None:

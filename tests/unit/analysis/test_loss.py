@@ -50,7 +50,7 @@ def test_a_slow_model_is_compared_over_a_longer_span_of_one_state() -> None:
 
 
 def test_the_first_that_can_be_had() -> None:
-    waits = signals(again_cost=0.3, cost_long=0.3, cost_short=0.3)
+    waits = signals(again_cost=0.3, again_cost_short=0.3, cost_long=0.3, cost_short=0.3)
     rates = Rates(memory_stall_ratio=0.1)
     assert derive_loss(waits, rates, State.THRASHING, 0.6) == (0.6, "rate")
     assert derive_loss(waits, rates, State.THRASHING, None) == (0.3, "wait")
@@ -64,7 +64,7 @@ def test_nobody_waits(state: State) -> None:
 
 
 def test_slower_tokens_without_paging_are_no_loss() -> None:
-    calm = signals(again_cost=0.0, cost_long=0.0, cost_short=0.0)
+    calm = signals(again_cost=0.0, again_cost_short=0.0, cost_long=0.0, cost_short=0.0)
     assert derive_loss(calm, Rates(), State.STEADY, 0.4) == (0.0, "wait")
     assert derive_loss(calm, Rates(), State.WARMING, 0.4) == (0.0, "wait")
 

@@ -277,6 +277,18 @@ def test_a_restart_and_a_suspend_begin_anew() -> None:
     assert frames[-1].verdict.state is State.THRASHING
 
 
+def test_the_end_of_a_request_is_idle_and_no_warm_up() -> None:
+    for interval_s in INTERVALS:
+        machine = Machine(interval_s=interval_s)
+        server = Server(machine)
+        samples = [*server.load(), *server.generate(40)]
+        ended_s = server.now_s
+        frames = watch(machine, [*samples, *server.idle(20)])
+        after = between(frames, ended_s)
+        assert states(after) <= {State.THRASHING, State.IDLE}
+        assert states(between(after, ended_s + 4 + interval_s)) == {State.IDLE}
+
+
 def test_states_do_not_flap() -> None:
     machine = Machine(interval_s=0.2)
     server = Server(machine)

@@ -115,7 +115,7 @@ class Warming:
                 self._stop(StopReason.CANCELLED, CANCELLED_WORDS)
                 return
             self._send(child, now_ns)
-            for result in child.receive(TICK_NS):
+            for result in child.receive(self._patience_ns()):
                 self._take(result)
             now_ns = self._clock.mono_ns()
             if self._under_way and now_ns - self._heard_ns > SILENCE_NS:
@@ -150,6 +150,11 @@ class Warming:
                     break
             if is_slowed:
                 self._batch_ns = now_ns
+
+    def _patience_ns(self) -> int:
+        """How long to wait for a result: until the next job may be sent, a tick at most."""
+        pause_ns = self._may_send_ns - self._clock.mono_ns()
+        return min(TICK_NS, pause_ns) if pause_ns > 0 and self._sent < len(self._jobs) else TICK_NS
 
     def _take(self, result: Result) -> None:
         job = self._under_way.pop(result.number)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from moewatch.cache import run as run_module
-from moewatch.cache.child import ReaderProcess
+from moewatch.cache.child import ReaderProcess, Result
 from moewatch.cache.guard import GONE_FLOOR_BYTES, LOOK_CPU_NS, Guard, gone_limit
 from moewatch.cache.residency import ShardCache
-from moewatch.cache.run import BUSY_SHARE, Warming, cut
+from moewatch.cache.run import BUSY_SHARE, JOBS_UNDER_WAY, Warming, cut
 from moewatch.cache.runs import subtract, total
 from moewatch.clock import ManualClock, SystemClock
 from moewatch.domain.layout import ModelLayout, WeightClass
@@ -211,6 +211,27 @@ def test_a_rate_is_kept(layout: ModelLayout, shards: list[Shard]) -> None:
     assert run.elapsed_ns > 0.7e9  # the last 4 MiB are sent when 20 are paid for
 
 
+def test_a_high_rate_is_not_slowed_by_the_waiting(
+    layout: ModelLayout, shards: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two jobs it waits until the next one is paid for, not for a whole tick."""
+    plan = plan_of((0, SIZE))
+    rate = 400 * MIB
+    waits: list[int] = []
+    real_receive = ReaderProcess.receive
+
+    def receive(self: ReaderProcess, wait_ns: int) -> list[Result]:
+        waits.append(wait_ns)
+        return real_receive(self, wait_ns)
+
+    monkeypatch.setattr(ReaderProcess, "receive", receive)
+    run = warming(plan, layout, real_guard(plan, shards), rate=rate)
+    list(run.run())
+    assert run.read_bytes == plan.planned_bytes
+    longest_job_ns = 7 * MIB * 1_000_000_000 // rate
+    assert sum(wait > longest_job_ns for wait in waits) <= JOBS_UNDER_WAY, "only for the last of them"
+
+
 def test_it_gives_way_to_a_busy_server(
     layout: ModelLayout, shards: list[Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,8 +245,8 @@ def test_it_gives_way_to_a_busy_server(
             began.append(CLOCK.mono_ns())
         real_send(self, *job)
 
-    def take(self: Warming, result: object) -> None:
-        real_take(self, result)  # type: ignore[arg-type]  # handed on as it came
+    def take(self: Warming, result: Result) -> None:
+        real_take(self, result)
         if not self._under_way:
             spans.append((began[-1], CLOCK.mono_ns()))
 
@@ -244,7 +265,7 @@ def test_it_gives_way_to_a_busy_server(
 def test_the_reader_ends_with_its_parent(layout: ModelLayout) -> None:
     """Kill -9 of the parent: the pipe ends, and so does the child."""
     code = (
-        "import sys,time\nfrom moewatch.cache.child import ReaderProcess\nfrom moewatch.clock import SystemClock\n"
+        "import sys,time\nfrom moewatch.cache.child import ReaderProcess, Result\nfrom moewatch.clock import SystemClock\n"
         "with ReaderProcess([sys.argv[1]], SystemClock(), threads=2) as child:\n"
         "    print(child.pid, flush=True)\n    time.sleep(60)\n"
     )

@@ -58,6 +58,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     is_hot_proven: bool = False
     dense_ratio: float | None = None  # in memory, while it worked
     has_worked: bool = False  # tokens came while it was watched
+    is_even: bool = False  # its experts were used alike while it was watched (analysis/skew.py)
     state: State = State.UNKNOWN
     budget_bytes: int | None = None  # what was asked for
 
@@ -116,9 +117,10 @@ def _decide_moe(facts: Facts, parts: Sequence[Part]) -> Decision:
             helps=True,
             reason="Weights that every token needs are being pushed out; holding them keeps them in memory.",
         )
+    alike = "whose experts are used alike" if facts.is_even else "and no hot set is known"
     return Decision(
         helps=False,
-        reason="This is a mixture of experts, and no hot set is known: what every token needs stays in memory by itself, "
+        reason=f"This is a mixture of experts {alike}: what every token needs stays in memory by itself, "
         "and holding experts that are not the ones in use took half of the speed (27 to 14 tokens/s, measured). "
         "Save a hot set while it runs well: moewatch hotset save FILE",
     )
@@ -144,6 +146,12 @@ def _impossible(facts: Facts, parts: Sequence[Part]) -> str | None:
 
 def _decide_hot(facts: Facts) -> Decision:
     hot = facts.hot_bytes or 0
+    if facts.is_even:
+        return Decision(
+            helps=False,
+            reason="Its experts are used alike now, so to hold some takes the room from the others: half of the speed was "
+            "lost (27 to 14 tokens/s, measured).",
+        )
     if not facts.is_hot_proven:
         return Decision(
             helps=False,
@@ -188,7 +196,7 @@ def choose_runs(
     left = most_bytes // page_bytes * page_bytes
     if Part.DENSE in parts:
         for index, runs in enumerate(classes[WeightClass.DENSE]):
-            chosen[index] = first_bytes(runs, left)
+            chosen[index] = first_bytes(runs, left, page_bytes)
             left -= total(chosen[index])
     if Part.HOT in parts:
         known = [normalise(run for files in classes.values() for run in files[index]) for index in range(len(chosen))]
@@ -197,7 +205,7 @@ def choose_runs(
                 continue
             run = (each.offset, each.offset + each.length)
             new = subtract(intersect([run], known[each.file_index]), chosen[each.file_index])
-            taken = first_bytes(new, left)
+            taken = first_bytes(new, left, page_bytes)
             left -= total(taken)
             chosen[each.file_index] = normalise([*chosen[each.file_index], *taken])
     return _few_enough(chosen)

@@ -164,15 +164,17 @@ def _from_imatrix(options: argparse.Namespace, warmup: "Warmup", clock: Clock) -
 
 def _restore(options: argparse.Namespace, model: Path | None, clock: Clock) -> int:
     from moewatch.cache.hotset_file import check_model, identify, read_hotset  # noqa: PLC0415 - nothing eager
-    from moewatch.cli.restore import HotWarmup, restore  # noqa: PLC0415
+    from moewatch.cache.warmup import Warmup  # noqa: PLC0415
+    from moewatch.cli.restore import restore  # noqa: PLC0415
 
     # a file that is of no use is said before a server is looked for
-    hotset = read_hotset(Path(options.file)) if options.file is not None else None
-    with HotWarmup.open(clock=clock, model=model, pids=options.pid or None) as warmup:
-        if hotset is None:
-            hotset = read_hotset(_newest(warmup))
-        check_model(hotset, identify(warmup.layout), Path(options.file).name if options.file else "It")
-        return restore(warmup, hotset, options, clock)
+    named = Path(options.file) if options.file is not None else None
+    hotset = read_hotset(named) if named is not None else None
+    with Warmup.open(clock=clock, model=model, pids=options.pid or None) as warmup:
+        path = named or _newest(warmup)
+        hotset = hotset or read_hotset(path)
+        check_model(hotset, identify(warmup.layout), path.name)
+        return restore(warmup, hotset, path.name, options, clock)
 
 
 def _newest(warmup: "Warmup") -> Path:

@@ -9,8 +9,8 @@ from moewatch.cli.feed import require_linux
 from moewatch.cli.latest import Latest
 from moewatch.cli.options import add_for, add_output, add_target, new_parser, typed
 from moewatch.clock import Clock, SystemClock
-from moewatch.domain.frame import Frame
-from moewatch.errors import ExitCode, ForbiddenError, TargetError
+from moewatch.domain.frame import Evenness, Frame
+from moewatch.errors import ExitCode, ForbiddenError, TargetEndedError, TargetError
 from moewatch.units import S, format_percent, format_rate, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "moewatch-pin/1"
 WATCH_NS = 12 * S  # the verdict's windows are 10 s
+EXPERTS_NS = 17 * S  # how alike experts are used takes 15 s to see (analysis/skew.py)
 TELL_NS = 5 * S
 FRAME_NS = 10 * S  # frames come every 5 s at the longest
 
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     parser = new_parser(
         "pin",
         "Hold a part of a model in memory (mlock of our own mapping; the page cache is shared, so it helps a stock server) "
-        "until interrupted. Watches the server for 12 s first and refuses, with the reason, where holding would do harm. "
+        "until interrupted. Watches the server for 12 s first (17 s where there are experts) and refuses, with the reason, where holding would do harm. "
         "Lets go at once when the server gets slower or memory runs short.",
     )
     parser.add_argument(
@@ -95,8 +96,9 @@ class Pin:
         from moewatch.cache.pin import choose_runs, decide  # noqa: PLC0415 - nothing eager
 
         hotset = self._hotset()
-        diagnostics.say(f"watching the server for {WATCH_NS // S} s before anything is held.")
-        frame = self._watch_first()
+        watch_ns = EXPERTS_NS if self._warmup.layout.summary.n_expert else WATCH_NS
+        diagnostics.say(f"watching the server for {watch_ns // S} s before anything is held.")
+        frame = self._watch_first(watch_ns)
         self._before = frame.rates.tokens_per_s if self._latest.tokens else None
         facts = self._facts(frame, hotset)
         decision = decide(facts, self._options.what)
@@ -132,10 +134,10 @@ class Pin:
         diagnostics.say(f"the hot set is {offered[0]}")
         return read_hotset(offered[0])
 
-    def _watch_first(self) -> Frame:
+    def _watch_first(self, watch_ns: int) -> Frame:
         frame: Frame | None = None
-        end_ns = self._clock.mono_ns() + WATCH_NS + 2 * FRAME_NS
-        while self._latest.watched_ns < WATCH_NS and self._clock.mono_ns() < end_ns:
+        end_ns = self._clock.mono_ns() + watch_ns + 2 * FRAME_NS
+        while self._latest.watched_ns < watch_ns and self._clock.mono_ns() < end_ns:
             frame = self._latest.wait(FRAME_NS) or frame
             self._stall.read()
         if frame is None:
@@ -168,6 +170,7 @@ class Pin:
             is_hot_proven=hotset is not None and hotset.is_proven,
             dense_ratio=frame.residency.dense_ratio,
             has_worked=bool(self._latest.tokens),
+            is_even=frame.skew is not None and frame.skew.evenness is Evenness.EVEN,
             state=frame.verdict.state,
             budget_bytes=self._options.budget,
         )
@@ -228,9 +231,11 @@ class Pin:
                     why, code = self._until_reason(holder, runs, facts, watch)
                 except KeyboardInterrupt:
                     why, code = "interrupted", ExitCode.INTERRUPTED
+                except TargetEndedError:
+                    why, code = "the server ended", ExitCode.NO_TARGET
                 held = holder.held_bytes
         finally:
-            self._account(held, why or "it ended")
+            self._account(held, why or "it failed")
         return int(code)
 
     def _until_reason(

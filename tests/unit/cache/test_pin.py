@@ -63,6 +63,8 @@ def changed(facts: Facts, **changes: object) -> Facts:
         (changed(MOE, dense_ratio=0.7, has_worked=False), False, "mixture of experts"),
         (PROVEN, True, "proven hot set of 5.0 GiB"),
         (changed(PROVEN, is_hot_proven=False), False, "not proven"),
+        (changed(PROVEN, is_even=True), False, "used alike now"),
+        (changed(MOE, is_even=True), False, "whose experts are used alike"),
         (changed(PROVEN, hot_bytes=19 * GIB), False, "used alike"),
         (changed(PROVEN, hot_bytes=8 * GIB), False, "does not fit"),
         (changed(PROVEN, budget_bytes=3 * GIB), False, "does not fit"),

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 from moewatch.clock import Clock, SystemClock
 from moewatch.domain.events import Candidates, Event, FrameReady, Position
+from moewatch.domain.experts import ExpertSlice, FileStrip
+from moewatch.domain.layout import ModelLayout
 from moewatch.errors import TargetError, UnsupportedError
 from moewatch.sampler import Recorder, Sampler
 from moewatch.sources import Source
 from moewatch.sources.replay import ReplaySource
 
 if TYPE_CHECKING:
+    from moewatch.cache.filemap import FileMap
     from moewatch.server.discovery import ServerProcess
 
 NO_SERVER = "No llama-server yet; waiting. Start one: llama-server -m MODEL.gguf   or try: moewatch demo"
@@ -54,6 +57,8 @@ class LiveFeed:
         self._ever_opened = False
         self._sink: Callable[[Event], None] = lambda _event: None
         self.sampler: Sampler | None = None
+        self.layout: ModelLayout | None = None  # of the model watched now
+        self._files: FileMap | None = None
 
     def run(self, sink: Callable[[Event], None]) -> None:
         """In this thread, until it ends.
@@ -83,6 +88,8 @@ class LiveFeed:
         """End the thread."""
         if self.sampler is not None:
             self.sampler.stop()
+        if self._files is not None:
+            self._files.close()
 
     def next_target(self) -> None:
         """Watch the next of the servers found."""
@@ -98,6 +105,21 @@ class LiveFeed:
 
     def seek(self, delta_ns: int) -> None:
         """Nothing: the present cannot be moved."""
+
+    def expert_slices(self, layer: int, expert: int) -> tuple[ExpertSlice, ...]:
+        """Looked up now."""
+        return self._file_map().slices(self.layout, layer, expert)
+
+    def file_strips(self, stretches: int) -> tuple[FileStrip, ...]:
+        """Looked up now."""
+        return self._file_map().strips(self.layout, stretches)
+
+    def _file_map(self) -> "FileMap":
+        from moewatch.cache.filemap import FileMap  # noqa: PLC0415 - nothing eager
+
+        if self._files is None:
+            self._files = FileMap()
+        return self._files
 
     def _new_sampler(self, sink: Callable[[Event], None]) -> Sampler:
         self._sink = sink
@@ -129,6 +151,7 @@ class LiveFeed:
             residency=not self._options.no_residency,
         )
         self._ever_opened = True
+        self.layout = source.layout
         others = [s for s in servers if s is not server]
         self._sink(Candidates(servers=tuple((s.pid, s.model_name) for s in [server, *others])))
         return source
@@ -169,6 +192,16 @@ class ReplayFeed:
     def seek(self, delta_ns: int) -> None:
         """Move by so much."""
         self._source.seek(delta_ns)
+
+    def expert_slices(self, layer: int, expert: int) -> tuple[ExpertSlice, ...]:
+        """Nothing: the files are not here."""
+        del layer, expert
+        return ()
+
+    def file_strips(self, stretches: int) -> tuple[FileStrip, ...]:
+        """Nothing: the files are not here."""
+        del stretches
+        return ()
 
     def _open(self) -> Source:
         return self._source

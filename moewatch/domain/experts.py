@@ -1,4 +1,4 @@
-"""Per-expert figures at one moment, and where one expert lies in the model's files."""
+"""Per-expert figures at one moment, where one expert lies in the model's files, and what of a file is in memory."""
 
 from array import array
 
@@ -33,3 +33,11 @@ class ExpertSlice(Struct, frozen=True, kw_only=True):
     offset: int
     length: int
     pages: tuple[tuple[int, int, bool], ...]
+
+
+class FileStrip(Struct, frozen=True, kw_only=True):
+    """One file in equal stretches from its first byte to its last."""
+
+    name: str
+    size_bytes: int
+    shares: bytes  # of each stretch in memory, 0 to 255; 255 only when all of it is

@@ -172,6 +172,11 @@ class LiveSource:
         """Of whom the Samples speak."""
         return self._header
 
+    @property
+    def layout(self) -> ModelLayout | None:
+        """Where the model's weights lie; None when its file could not be read."""
+        return self._layout
+
     def due_ns(self) -> int:
         """The next multiple of the interval; the second Sample comes earlier."""
         return self._next_ns

@@ -20,12 +20,13 @@ from moewatch.domain.events import Event
 from moewatch.domain.frame import Frame, State
 from moewatch.errors import MoewatchError
 from moewatch.tui import footlines, pages, viewmodel
+from moewatch.tui.experts_screen import ExpertsScreen, Place
 from moewatch.tui.feed import Feed
 from moewatch.tui.figures import grid_columns, spark_columns
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
 from moewatch.tui.layout import MEDIUM_COLUMNS, Key, Layout
-from moewatch.tui.palette import palette
+from moewatch.tui.palette import SHADES_FROM, palette
 from moewatch.tui.rows import wrap
 from moewatch.tui.screens import Page, Question
 from moewatch.tui.session import Session
@@ -58,6 +59,7 @@ class MoewatchApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "help"),
         Binding("a", "advice", "advice"),
+        Binding("e", "experts", "experts"),
         Binding("p", "pause", "pause"),
         Binding("m", "mark", "mark"),
         Binding("c", "copy", "copy"),
@@ -102,7 +104,10 @@ class MoewatchApp(App[None]):
         self._terminal_title = ""
         self._reminded = 0  # whole minutes of pause that were announced
         self._state: State | None = None
-        self._styles: Sequence[Style] = palette(_COLOURS.get(self.console.color_system, 256), no_color=plain)
+        colours = 0 if plain else _COLOURS.get(self.console.color_system, 256)
+        self._styles: Sequence[Style] = palette(colours, no_color=plain)
+        self._has_shades = colours >= SHADES_FROM
+        self._place = Place()
         self._lines = Lines(self._styles)
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -151,6 +156,8 @@ class MoewatchApp(App[None]):
     def on_news(self) -> None:
         """Draw what is newest."""
         self._redraw()
+        if isinstance(self.screen, ExpertsScreen):
+            self.screen.draw()
         frame = self._session.frame
         if frame is not None and frame.verdict.state is not self._state:
             if self._bell and self._state is not None:
@@ -204,6 +211,7 @@ class MoewatchApp(App[None]):
             newest_wall_ns=newest,
             zoom=self._zoom_now(history, frame),
             glyphs=self._glyphs,
+            has_shades=self._has_shades,
             zone=self._zone,
         )
 
@@ -220,7 +228,8 @@ class MoewatchApp(App[None]):
         """The keys that do something now."""
         session = self._session
         replay = session.position is not None
-        listed = [Key("?", "help", "help"), Key("a", "advice", "advice"), Key("p", "pause", "pause")]
+        listed = [Key("?", "help", "help"), Key("a", "advice", "advice"), Key("e", "experts", "experts")]
+        listed.append(Key("p", "pause", "pause"))
         if replay:
             listed += [
                 Key("[", "slower", "speed(-1)"), Key("]", "faster", "speed(1)"),
@@ -229,8 +238,8 @@ class MoewatchApp(App[None]):
         if len(session.servers) > 1:
             listed.append(Key("Tab", "other server", "next_target"))
         listed += [
-            Key("m", "mark", "mark"), Key("c", "copy", "copy"), Key("S", "save", "save"),
-            Key("+", "more time", "zoom(1)"), Key("-", "less", "zoom(-1)"), Key("q", "quit", "leave"),
+            Key("m", "mark", "mark", 2), Key("c", "copy", "copy", 2), Key("S", "save", "save", 2),
+            Key("+", "more time", "zoom(1)", 3), Key("-", "less", "zoom(-1)", 3), Key("q", "quit", "leave"),
         ]  # fmt: skip
         return tuple(listed)
 
@@ -292,6 +301,19 @@ class MoewatchApp(App[None]):
         with self._session.locked() as session:
             remarks = footlines.remarks(self._view(session))
         self.push_screen(Page(lambda width: pages.advice_page(frame, remarks, width, self._glyphs), self._styles))
+
+    def action_experts(self) -> None:
+        """Show what of each expert is in memory."""
+
+        def newest() -> Frame | None:
+            return self._held[0] if self._held else self._session.frame
+
+        self.push_screen(
+            ExpertsScreen(
+                newest, self._feed, self._place, self._styles,
+                glyphs=self._glyphs, has_shades=self._has_shades, zone=self._zone,
+            )
+        )  # fmt: skip
 
     def action_pause(self) -> None:
         """Hold the picture, or a replay; go on at the second press."""
@@ -403,5 +425,5 @@ class MoewatchApp(App[None]):
 
 _TEXT_WIDTH = 79  # of what stays in the scrollback
 _DASHBOARD_ACTIONS = frozenset(
-    ("help", "advice", "pause", "mark", "copy", "save", "next_target", "zoom", "dismiss_notice")
+    ("help", "advice", "experts", "pause", "mark", "copy", "save", "next_target", "zoom", "dismiss_notice")
 )

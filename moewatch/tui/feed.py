@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from moewatch.domain.events import Event
+from moewatch.domain.experts import ExpertSlice, FileStrip
 
 
 class Feed(Protocol):
@@ -31,4 +32,12 @@ class Feed(Protocol):
 
     def seek(self, delta_ns: int) -> None:
         """Move a replay by so much of the recording's time, back when negative."""
+        ...
+
+    def expert_slices(self, layer: int, expert: int) -> tuple[ExpertSlice, ...]:
+        """Where one expert lies and which of its pages are in memory; nothing in a replay. Asked on a worker's thread."""
+        ...
+
+    def file_strips(self, stretches: int) -> tuple[FileStrip, ...]:
+        """Each of the model's files in so many equal stretches; nothing in a replay. Asked on a worker's thread."""
         ...

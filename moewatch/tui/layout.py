@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from moewatch.tui import bars, figures, footlines, viewmodel
+from moewatch.domain.frame import ExpertMap
+from moewatch.tui import bars, expertpage, figures, footlines, viewmodel
+from moewatch.tui.expertmap import Look
 from moewatch.tui.rows import Role, Row, Span, apart, fit, pad, width_of
 from moewatch.tui.viewmodel import View
 from moewatch.units import GIB
@@ -11,6 +13,7 @@ TINY_COLUMNS, TINY_ROWS = 20, 4  # below: state and tokens/s only
 NARROW_COLUMNS = 40  # below: the banner only
 MEDIUM_COLUMNS, MEDIUM_ROWS = 80, 24  # from here: two plots
 WIDE_COLUMNS, WIDE_ROWS = 120, 36  # from here: five plots
+LEAST_PLOT_ROWS = 20  # five plots; what is left is the map's, when all of it fits
 TALL_ROWS = 50  # from here the evidence stands below the plots
 
 
@@ -21,6 +24,8 @@ class Key:
     key: str
     label: str
     action: str
+    keep: int = 1  # the larger, the sooner its word goes where there is no room
+    is_button: bool = False  # drawn as one, since people look for it who know no key
 
 
 @dataclass(slots=True)
@@ -28,6 +33,7 @@ class Layout:
     """Puts screens together; owns the plots, which remember their last picture."""
 
     plots: figures.Plots = field(default_factory=figures.Plots)
+    _map: tuple[ExpertMap, int, list[Row]] | None = None  # the last map and the rows it made at that width
 
     def rows(self, view: View, width: int, height: int, keys: tuple[Key, ...] = ()) -> list[Row]:
         """The whole screen."""
@@ -85,11 +91,24 @@ class Layout:
         rows.append(())
         tail = self._tail(view, width, said, height)
         room = height - len(rows) - len(tail) - 2
-        rows.extend(self.plots.grid(view, width, room, wide=wide))
+        experts = self._experts(view, width) if wide else []
+        if len(experts) > room - LEAST_PLOT_ROWS:
+            experts = []
+        rows.extend(self.plots.grid(view, width, room - len(experts), wide=wide))
         columns = figures.grid_columns(width)
         _, marks = figures.numbered(view, columns)
         rows.append(figures.marks_line(view, marks, width))
-        return [*rows, *tail, keys_row(keys, width, spaced=True)]
+        return [*rows, *experts, *tail, keys_row(keys, width, spaced=True)]
+
+    def _experts(self, view: View, width: int) -> list[Row]:
+        """The map of experts; made anew only for a new map."""
+        shown = view.frame.experts if view.frame is not None else None
+        if shown is None:
+            return []
+        if self._map is None or self._map[0] is not shown or self._map[1] != width:
+            look = Look(map=shown, glyphs=view.glyphs, has_shades=view.has_shades)
+            self._map = (shown, width, expertpage.embedded(look, width))
+        return self._map[2]
 
     def _tail(self, view: View, width: int, said: list[str], height: int) -> list[Row]:
         spare = max(0, height - TALL_ROWS)
@@ -119,14 +138,22 @@ def _gib(bar: bars.Bar) -> str:
 
 def keys_row(keys: tuple[Key, ...], width: int, *, spaced: bool) -> Row:
     """The keys that work, each a target for a click; the words go first where they do not all fit."""
-    for labelled in (len(keys), 4, 2, 1, 0):
+    words = {n: key.keep for n, key in enumerate(keys) if key.label}
+    while True:
         row: list[Span] = [Span(" ")] if spaced else []
         for n, key in enumerate(keys):
             if n:
                 row.append(Span("  " if spaced else " "))
-            row.append(Span(key.key, Role.KEY, key.action))
-            if n < labelled:
-                row.append(Span(f" {key.label}", Role.DIM, key.action))
-        if width_of(row) <= width:
+            is_boxed = key.is_button and n in words
+            row.append(Span(f"[{key.key}" if is_boxed else key.key, Role.KEY, key.action))
+            if n in words:
+                row.append(
+                    Span(
+                        f" {key.label}]" if is_boxed else f" {key.label}",
+                        Role.KEY if is_boxed else Role.DIM,
+                        key.action,
+                    )
+                )
+        if width_of(row) <= width or not words:
             return tuple(row)
-    return tuple(row)
+        del words[max(words, key=lambda n: (words[n], n))]

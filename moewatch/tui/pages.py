@@ -81,6 +81,7 @@ def help_page(keys: tuple[Key, ...], width: int, glyphs: Glyphs) -> list[Row]:
 _KEY_HELP = {
     "help": "this page",
     "advice": "all advice with commands and gains, and what is special here",
+    "experts": "what of each layer and expert is in memory, and what is read again",
     "pause": "hold the picture; watching and recording go on",
     "mark": "put a mark on the time axis",
     "copy": "copy the first lines to the clipboard (OSC 52)",

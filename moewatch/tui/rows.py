@@ -29,7 +29,7 @@ class Span(NamedTuple):
     """Text of one role; `action` names what a click on it does, as in the key bindings."""
 
     text: str
-    role: Role = Role.PLAIN
+    role: int = Role.PLAIN  # a Role, or the number of a pair of shades (shades.py)
     action: str = ""
 
 

@@ -12,6 +12,7 @@ from moewatch.domain.frame import (
     Advice,
     Cause,
     Evidence,
+    ExpertMap,
     Frame,
     Growth,
     Memory,
@@ -258,3 +259,24 @@ def events(frames: Iterator[Frame]) -> Iterator[Event]:
     yield Started(header=HEADER, wall_ns=wall("12:16:07"))
     for frame in frames:
         yield FrameReady(frame=frame)
+
+
+def expert_map(n_layer: int = 36, n_expert: int = 128, *, size: int = int(12.6 * MIB), **changes: Any) -> ExpertMap:
+    """A map with warm ends and a cold middle; every seventh cold expert is read AGAIN, the 42nd of layer 17 most."""
+    resident, again, left = bytearray(), [], bytearray()
+    for layer in range(n_layer):
+        warm = abs(2 * layer / max(1, n_layer - 1) - 1)
+        for expert in range(n_expert):
+            dice = (layer * 7919 + expert * 104729 + layer * expert * 31) % 97 / 97
+            share = 255 if dice < 0.2 + 0.6 * warm else 90 if dice < 0.3 + 0.6 * warm else 0
+            resident.append(share)
+            churns = share < 255 and (layer * 13 + expert * 5) % 7 == 0
+            again.append(size * (1 + expert % 4) if churns else 0)
+            left.append(12 if churns else 255)
+    if n_layer > 17 and n_expert > 42:
+        at = 17 * n_expert + 42
+        resident[at], again[at], left[at] = 155, 74 * MB, 5
+    seen = {"seen_ns": 4_996 * S, "seen_wall_ns": wall("12:31:03")}
+    each = {"bytes_per_expert": (size,) * n_layer, "again_window_ns": 60 * S}
+    made = {"resident": bytes(resident), "again_bytes": tuple(again), "left_s": bytes(left)}
+    return ExpertMap(**{"n_layer": n_layer, "n_expert": n_expert, **each, **made, **seen, **changes})

@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from moewatch.domain.events import Candidates, Ended, Event, FrameReady, Notice, Position, Started, Waiting
+from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.frame import Frame, State
 from moewatch.errors import TargetError
 from moewatch.tui.app import MoewatchApp
@@ -26,6 +27,7 @@ class ScriptedFeed:
         self.asked: list[Any] = []
         self.running = False
         self.fault: Exception | None = None
+        self.slices: tuple[ExpertSlice, ...] = ()
 
     def start(self, sink: Callable[[Event], None]) -> None:
         if self.fault:
@@ -46,6 +48,14 @@ class ScriptedFeed:
 
     def seek(self, delta_ns: int) -> None:
         self.asked.append(("seek", delta_ns))
+
+    def expert_slices(self, layer: int, expert: int) -> tuple[ExpertSlice, ...]:
+        self.asked.append(("slices", layer, expert))
+        return self.slices
+
+    def file_strips(self, stretches: int) -> tuple[FileStrip, ...]:
+        self.asked.append(("strips", stretches))
+        return tuple(FileStrip(name="a.gguf", size_bytes=59 << 30, shares=bytes(stretches)) for _ in range(1))
 
 
 def make(**options: Any) -> tuple[MoewatchApp, ScriptedFeed]:
@@ -136,10 +146,10 @@ async def test_a_slow_terminal_loses_no_frame() -> None:
 
 async def test_help_lists_exactly_the_keys_that_work() -> None:
     app, feed = make()
-    async with app.run_test(size=(80, 40)) as pilot:
+    async with app.run_test(size=(120, 40)) as pilot:
         await tell(pilot, feed, STARTED, FRAME)
         shown = app._lines.row_texts[-1]
-        assert [key.key for key in app.live_keys()] == ["?", "a", "p", "m", "c", "S", "+", "-", "q"]
+        assert [key.key for key in app.live_keys()] == ["?", "a", "e", "p", "m", "c", "S", "+", "-", "q"]
         assert all(f"{key.key} {key.label}" in shown for key in app.live_keys())
         await pilot.press("question_mark")
         page = app.screen

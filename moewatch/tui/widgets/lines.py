@@ -75,10 +75,9 @@ class Lines(Widget):
         """Equal neighbours merged; blanks join what stands before them, as SVG viewers drop them at a text's start."""
         segments: list[Segment] = []
         text, style = "", self._palette[Role.PLAIN]
-        reverse = self._palette[Role.ALARM]
         for span in row:
             own, rest = self._palette[span.role], span.text
-            if (own is not style or not text.strip()) and own is not reverse and style is not reverse:
+            if (own is not style or not text.strip()) and not _has_ground(own) and not _has_ground(style):
                 rest = span.text.lstrip(" ")
                 text += span.text[: len(span.text) - len(rest)]
             if not rest or (own is style and text.strip()):
@@ -101,3 +100,8 @@ class Lines(Widget):
                 if span.action:
                     self.post_message(self.Pressed(span.action))
                 return
+
+
+def _has_ground(style: Style) -> bool:
+    """Whether a blank of this style is seen."""
+    return bool(style.reverse) or style.bgcolor is not None

@@ -1,0 +1,353 @@
+"""The page `what is in memory`: the map, its legend, one expert under the cursor, and the files by offset. No Textual."""
+
+import heapq
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from moewatch.domain.experts import ExpertSlice, FileStrip
+from moewatch.domain.frame import Frame
+from moewatch.tui import shades
+from moewatch.tui.expertmap import Look, Mode, lay_out, layer_share, map_columns, map_rows
+from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of
+from moewatch.tui.shades import Shade
+from moewatch.tui.viewmodel import clock
+from moewatch.units import GIB, MB, S, format_mb, format_percent, format_size
+
+LEFT_LONG_AGO_S = 255  # as in ExpertMap.left_s
+TINY_COLUMNS, TINY_ROWS = 30, 5  # below: the expert under the cursor only
+ROOMY_COLUMNS = 90  # from here lines spell things out
+FEW_PAIRS = 4  # the map keeps so many rows before other lines give way
+LIST_ROWS = 8  # of the experts read again most, where there is room for the files as well
+STRIP_LABEL = 14  # columns before a strip of a file
+LINES_PER_FILE = 6
+_SHORT_MODES = {Mode.MEMORY: "in memory", Mode.AGAIN: "read AGAIN", Mode.CHANGED: "came in"}
+PARTS_SHOWN = 4  # tensors of one expert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What stands beside the map."""
+
+    frame: Frame
+    said: str = ""  # the answer to a key
+    marked_wall_ns: int | None = None
+    strips: tuple[FileStrip, ...] = ()
+    parts: tuple[ExpertSlice, ...] = ()  # of the expert under the cursor
+    zone: tzinfo | None = None
+
+
+def rooms(look: Look, height: int) -> tuple[int, int]:
+    """(rows of layers shown, rows below them for lists); the legend gives way before the map."""
+    fixed = 6 if height >= 6 + FEW_PAIRS else 4 if height >= 4 + FEW_PAIRS else 3
+    shown = max(1, min(look.pairs, height - fixed))
+    return shown, max(0, height - fixed - shown)
+
+
+def file_cells(look: Look, width: int, height: int, files: int) -> int:
+    """Into how many stretches each file is cut; 0 where there is no room for files."""
+    lines = _file_lines(rooms(look, height)[1], files)
+    return lines * max(0, width - STRIP_LABEL - 1)
+
+
+def page(look: Look, around: Around, width: int, height: int) -> list[Row]:
+    """Exactly `height` rows of `width` columns."""
+    if width < TINY_COLUMNS or height < TINY_ROWS:
+        rows: list[Row] = [(Span(_inspected(look, around, width)),)]
+    else:
+        shown, spare = rooms(look, height)
+        rows = [_title(look, around, width), *map_rows(look, width, shown + 1)]
+        if height >= 4 + FEW_PAIRS:
+            rows.append(_legend(look, width))
+        if height >= 6 + FEW_PAIRS:
+            rows.append(_statement(look, around, width))
+        rows.extend(_below(look, around, width, spare))
+        rows.append((Span(_inspected(look, around, width)),))
+        rows.append(_keys(look, width))
+        if height < 4 + FEW_PAIRS:
+            rows.pop(0)
+    rows = [pad(row, width) for row in rows[:height]]
+    return rows + [pad((), width)] * (height - len(rows))
+
+
+def embedded(look: Look, width: int) -> list[Row]:
+    """The map on the dashboard: what it is, how to read it, and all its rows; without a cursor."""
+    heading: list[Span] = [Span(" experts", Role.DIM), *_legend(look, width - 20)]
+    more = (Span("e: more ", Role.DIM, "experts"),)
+    return [apart(heading, more, width), *map_rows(look, width, look.pairs + 1)]
+
+
+def empty_page(frame: Frame | None, width: int, height: int) -> list[Row]:
+    """There is no map: why."""
+    reason = "nothing has been read yet"
+    if frame is not None:
+        why = next((gap.detail or gap.reason.value for gap in frame.gaps if gap.field.startswith("residency")), "")
+        has_experts = frame.model is None or bool(frame.model.n_expert)
+        reason = clean(why) or ("not seen yet" if has_experts else "this model has no routed experts")
+    rows: list[Row] = [
+        (Span(" what is in memory", Role.STRONG),),
+        (),
+        (Span(fit(f" No map of experts: {reason}.", width)),),
+        (),
+    ]
+    rows.append((Span(" Esc", Role.KEY, "close"), Span(" back", Role.DIM, "close")))
+    rows = [pad(row, width) for row in rows[:height]]
+    return rows + [pad((), width)] * (height - len(rows))
+
+
+def _title(look: Look, around: Around, width: int) -> Row:
+    shown, glyphs = look.map, look.glyphs
+    grid = lay_out(shown, map_columns(shown, width), zoom=look.zoom, expert=look.expert or 0)
+    sizes = sorted({size for size in shown.bytes_per_expert if size})
+    each = (
+        ""
+        if not sizes
+        else f", {format_size(sizes[0])}" + (" each" if len(sizes) == 1 else f" to {format_size(sizes[-1])}")
+    )
+    cell = "1 expert" if grid.per_cell == 1 else f"{grid.per_cell} experts"
+    unit = "a cell = 2 layers of" if look.is_plain else "half a cell ="
+    age = max(0, around.frame.mono_ns - shown.seen_ns) // S
+    seen = Span(f"seen {age} s ago", Role.DIM)
+    about = f"{shown.n_layer} layers x {shown.n_expert} experts{each}"
+    texts = (
+        f" what is in memory {glyphs.dot} {about} {glyphs.dot} {unit} {cell}",
+        f" {about} {glyphs.dot} {unit} {cell}",
+        f" {shown.n_layer} x {shown.n_expert} {glyphs.dot} {unit} {cell}",
+        f" {unit} {cell}",
+    )
+    room = width - len(seen.text) - 2
+    return apart((Span(next((t for t in texts if len(t) <= room), fit(texts[-1], room)), Role.STRONG),), (seen,), width)
+
+
+def _legend(look: Look, width: int) -> Row:
+    window = f"{look.map.again_window_ns // S} s"
+    if look.is_plain:
+        texts = {
+            Mode.MEMORY: f"0 to 9: tenths in memory   x: half or more read AGAIN in {window}   ?: not known",
+            Mode.AGAIN: f"0 to 9: times its size read AGAIN in {window}   ?: not known",
+            Mode.CHANGED: "+ came into memory since the mark   - left it   . as it was   ?: not known",
+        }
+        return (Span(" "), Span(fit(texts[look.mode], width - 1, "~"), Role.DIM))
+    row: list[Span] = [Span(" ")]
+    if not look.has_shades:
+        what = {
+            Mode.MEMORY: "half or more in memory",
+            Mode.AGAIN: f"half or more of its size read AGAIN in {window}",
+            Mode.CHANGED: "came in since the mark",
+        }[look.mode]
+        role = Role.AGAIN if look.mode is Mode.AGAIN else Role.MEMORY
+        for sign, name in (("▀", "upper layer "), ("▄", "lower "), ("█", f"both: {what}")):
+            row.extend((Span(sign, role), Span(f" {name}", Role.DIM)))
+        if width_of(row) > width:
+            row = [Span(" "), Span("▀▄█", role), Span(f" {_SHORT_MODES[look.mode]}", Role.DIM)]
+        if look.mode is Mode.MEMORY:
+            row.extend((Span("  x", Role.AGAIN), Span(f" read AGAIN <{window}", Role.DIM)))
+        if look.mode is Mode.CHANGED:
+            row.extend((Span("  -", Role.DIM), Span(" left", Role.DIM)))
+        return _cut(row, width)
+    if width >= ROOMY_COLUMNS:
+        row.append(Span("upper and lower half: two layers  ", Role.DIM))
+    swatches = [shades.cell(shade, shade) for shade in Shade]
+    if look.mode is not Mode.AGAIN:
+        name = " share in memory  " if look.mode is Mode.MEMORY else " came since the mark  "
+        row.extend((*swatches[Shade.MEMORY_1 : Shade.MEMORY_4 + 1], Span(name, Role.DIM)))
+    if look.mode is Mode.MEMORY:
+        row.extend((*swatches[Shade.AGAIN_2 : Shade.AGAIN_4 + 1], Span(f" read AGAIN, {window}", Role.DIM)))
+    elif look.mode is Mode.AGAIN:
+        text = f" read AGAIN in {window}: <half, half, 1x, 2x its size"
+        row.extend((*swatches[Shade.AGAIN_1 : Shade.AGAIN_4 + 1], Span(text, Role.DIM)))
+    else:
+        row.extend((swatches[Shade.LEFT], Span(" left", Role.DIM)))
+    return _cut(row, width)
+
+
+def _cut(row: list[Span], width: int) -> Row:
+    """Whole entries only: a legend that is cut in a word explains nothing."""
+    while width_of(row) > width and len(row) > 1:
+        row.pop()
+    return tuple(row)
+
+
+def _statement(look: Look, around: Around, width: int) -> Row:
+    """How even the use is, or what this map is not; the answer to a key goes first."""
+    text, role = "Memory, not the router's choice: what is used and not in memory shows as read AGAIN.", Role.DIM
+    if around.frame.skew is not None:
+        text, role = around.frame.skew.text, Role.PLAIN
+    if look.mode is Mode.CHANGED:
+        text = "No mark yet: m marks what is in memory now; then this shows what came and what left."
+        if around.marked_wall_ns is not None:
+            text = f"Since the mark at {clock(around.marked_wall_ns, around.zone)}: {_moved(look)}."
+    if around.said:
+        text, role = around.said, Role.PLAIN
+    if width_of((Span(text),)) > width - 2 and text.startswith("Memory, not"):
+        text = "Not the router's choice: what is in memory."
+    return (Span(" "), Span(fit(look.glyphs.plain(text), width - 2, look.glyphs.ellipsis), role))
+
+
+def _moved(look: Look) -> str:
+    if look.mark is None or len(look.mark.resident) != len(look.map.resident):
+        return "of another model, nothing to compare"
+    came = left = 0
+    for layer, size in enumerate(look.map.bytes_per_expert):
+        if layer_share(look.map, layer) is None:
+            continue
+        cut = slice(layer * look.map.n_expert, (layer + 1) * look.map.n_expert)
+        for now, then in zip(look.map.resident[cut], look.mark.resident[cut], strict=True):
+            if now > then:
+                came += (now - then) * size
+            else:
+                left += (then - now) * size
+    return f"{format_size(came // 255)} came into memory, {format_size(left // 255)} left it"
+
+
+def _inspected(look: Look, around: Around, width: int) -> str:
+    """`L17 e042 ▸ 61 % of 12.6 MiB · again at least 74 MB in 60 s, 5.6 x its size`, and what else has room."""
+    shown, glyphs = look.map, look.glyphs
+    layer, expert = look.layer or 0, look.expert or 0
+    size = shown.bytes_per_expert[layer]
+    digits = max(2, len(str(shown.n_expert - 1)))
+    parts = [f" L{layer:02} e{expert:0{digits}} {glyphs.pointer} "]
+    share = shown.share(layer, expert)
+    if share is None:
+        why = (
+            "on the GPU: it needs no memory" if layer in shown.not_needed_layers else "this layer has no routed experts"
+        )
+        return fit(parts[0] + why, width, glyphs.ellipsis)
+    cell = layer * shown.n_expert + expert
+    parts[0] += f"{format_percent(share)} % of {format_size(size)}"
+    again = shown.again_bytes[cell]
+    if again:
+        times = again / size
+        parts.append(
+            f"again at least {format_mb(again)} MB in {shown.again_window_ns // S} s, {times:.1f} {glyphs.plain('×')} its size"  # noqa: RUF001 - the sign of the design
+        )
+    else:
+        parts.append(f"not seen read AGAIN in {shown.again_window_ns // S} s")
+    left = shown.left_s[cell]
+    if left < LEFT_LONG_AGO_S:
+        parts.append(f"left {clock(shown.seen_wall_ns - left * S, around.zone)}")
+    if around.parts:
+        first = around.parts[0]
+        parts.append(f"{clean(first.tensor)} at {first.offset / GIB:,.2f} GiB of {clean(first.file)}")
+    text = parts[0]
+    for part in parts[1:]:
+        if len(text) + 3 + len(part) <= width:
+            text += f" {glyphs.dot} {part}"
+    return fit(text, width, glyphs.ellipsis)
+
+
+def _keys(look: Look, width: int) -> Row:
+    """The keys of this page; the mode that is shown is marked."""
+    glyphs = look.glyphs
+    entries = [
+        (glyphs.plain("←↑↓→"), ("move", "", ""), "", False),
+        ("1", ("in memory", "in memory", "memory"), "mode(1)", look.mode is Mode.MEMORY),
+        ("2", ("read again", "read again", "again"), "mode(2)", look.mode is Mode.AGAIN),
+        ("3", ("changed since mark", "changed", "new"), "mode(3)", look.mode is Mode.CHANGED),
+        ("m", ("mark", "mark", ""), "mark", False),
+        ("+/-", ("zoom", "zoom", ""), "", False),
+        ("Esc", ("back", "back", ""), "close", False),
+    ]
+    if look.map.n_expert <= map_columns(look.map, width):
+        entries = [entry for entry in entries if entry[0] != "+/-"]
+    row: list[Span] = []
+    for length in range(3):
+        row = [Span(" ")]
+        for key, labels, action, is_chosen in entries:
+            label = labels[length]
+            row.append(Span(key, Role.ALARM if is_chosen else Role.KEY, action))
+            row.append(Span((f" {label}" if label else "") + ("  " if length < 2 else " "), Role.DIM, action))  # noqa: PLR2004
+        row[-1] = row[-1]._replace(text=row[-1].text.rstrip())
+        if width_of(row) <= width:
+            break
+    return tuple(row)
+
+
+# --- below the map -----------------------------------------------------------------------------------------------
+
+
+def _below(look: Look, around: Around, width: int, spare: int) -> list[Row]:
+    """The experts read again most, one expert's pages, and the files; as far as there is room."""
+    files = _file_rows(look, around, width, _file_lines(spare, len(around.strips)))
+    pages = _part_rows(look, around, width) if files else []
+    room = spare - len(files) - len(pages)
+    rows = _most(look, width, min(room, LIST_ROWS) if files else room)
+    rows = [*rows, *pages, *files]
+    return rows + [()] * (spare - len(rows)) if len(rows) <= spare else rows[:spare]
+
+
+def _most(look: Look, width: int, room: int) -> list[Row]:
+    """`read again most`: a blank, the heading, then the experts."""
+    shown = look.map
+    if room < 3 or width < 64:  # noqa: PLR2004 - a blank, the heading and one line; the heading's own width
+        return []
+    listed = heapq.nlargest(
+        room - 2,
+        filter(shown.again_bytes.__getitem__, range(len(shown.again_bytes))),
+        key=shown.again_bytes.__getitem__,
+    )
+    if not listed:
+        return [(), (Span(f" Nothing was seen read AGAIN in {shown.again_window_ns // S} s.", Role.DIM),)]
+    heading = f" read again most, {shown.again_window_ns // S} s, at least"
+    rows: list[Row] = [
+        (),
+        (Span(f"{heading:<36}", Role.DIM), Span("layer expert      MB   x size   in memory", Role.DIM)),
+    ]
+    for cell in listed:
+        layer, expert = divmod(cell, shown.n_expert)
+        again, size = shown.again_bytes[cell], shown.bytes_per_expert[layer]
+        text = f"{layer:>41} {expert:>6} {again / MB:>7,.0f} {again / size if size else 0:>8.1f}"
+        rows.append((Span(text), Span(f" {format_percent(shown.share(layer, expert)):>9} %")))
+    return rows
+
+
+def _file_lines(spare: int, files: int) -> int:
+    """Lines of each file's strip; the list of experts comes first."""
+    room = spare - 3 - PARTS_SHOWN - 2 - 3  # its own heading, one expert's pages, and a short list
+    if files == 0 or room < files:
+        return 0
+    return min(LINES_PER_FILE, room // files)
+
+
+def _file_rows(look: Look, around: Around, width: int, lines: int) -> list[Row]:
+    """Every file from its first byte to its last, as a defragmenter shows a disk."""
+    columns = width - STRIP_LABEL - 1
+    if not lines or columns < LIST_ROWS:
+        return []
+    rows: list[Row] = [()]
+    for number, strip in enumerate(around.strips, 1):
+        stretch = strip.size_bytes / max(1, len(strip.shares))
+        if number == 1:
+            text = f" the files by offset, one sign = {format_size(round(stretch))}, {clean(strip.name)}"
+            rows.append((Span(fit(text, width, look.glyphs.ellipsis), Role.DIM),))
+        for start in range(0, len(strip.shares), columns):
+            label = f" {number}  {start * stretch / GIB:>6,.1f} GiB"
+            cells = [_strip_cell(look, share) for share in strip.shares[start : start + columns]]
+            rows.append((Span(f"{label:<{STRIP_LABEL}}", Role.DIM), *cells))
+    return rows
+
+
+def _strip_cell(look: Look, share: int) -> Span:
+    if look.has_shades and not look.is_plain:
+        shade = shades.memory(share / 255)
+        return shades.cell(shade, shade) if shade else Span(look.glyphs.disk, Role.DIM)
+    level = look.glyphs.ramp[min(8, -(-share * 8 // 255))]
+    return Span(level, Role.MEMORY) if share else Span(look.glyphs.disk, Role.DIM)
+
+
+def _part_rows(look: Look, around: Around, width: int) -> list[Row]:
+    """The expert under the cursor page by page: a strip for each of its tensors."""
+    columns = width - 50
+    if not around.parts or columns < LIST_ROWS:
+        return []
+    rows: list[Row] = [(), (Span(f" L{look.layer or 0:02} e{look.expert or 0} page by page", Role.DIM),)]
+    for part in around.parts[:PARTS_SHOWN]:
+        pages = bytes(flag for _, count, is_in in part.pages for flag in [is_in] * count)
+        where = f"{format_size(part.length)} at {part.offset / GIB:,.3f} GiB"
+        label = f" {fit(clean(part.tensor), 26):<26} {where:<21} "
+        step = max(1, -(-len(pages) // columns))
+        cells = []
+        for start in range(0, len(pages), step):
+            cut = pages[start : start + step]
+            cells.append(_strip_cell(look, 255 * sum(cut) // len(cut)))
+        rows.append((Span(label, Role.DIM), *cells))
+    return rows

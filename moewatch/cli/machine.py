@@ -16,6 +16,7 @@ from moewatch.linux.cgroup import locate, tightest_limit
 from moewatch.linux.diskrate import DiskRate, fault_bytes_of, measure_file, measure_folder
 from moewatch.linux.meminfo import read_ram_bytes, read_swap_bytes
 from moewatch.linux.memoryrate import measure_memory_rate
+from moewatch.linux.others import parse_statm
 from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.server.gpus import find_gpus, free_bytes, total_bytes
 from moewatch.server.installed import InstalledServer
@@ -70,13 +71,23 @@ def _memory(given_bytes: int | None, root: KernelRoot) -> Machine:
     limit, name = tightest_limit(root, cgroup) if cgroup is not None else (None, None)
     room = read_room(root, cgroup, 0)
     ram = total if limit is None else min(total, limit)
+    own = min(_own_bytes(root), max(0, ram - room.room_bytes))
     return Machine(
         ram_bytes=ram,
-        room_bytes=max(0, room.budget_bytes),
+        room_bytes=max(0, room.room_bytes) + own,  # page cache may fill all of it; what we hold ourselves goes with us
         swap_bytes=read_swap_bytes(root),
         ram_scope="this machine" if limit is None or limit >= total else f"limit of the cgroup {name}",
-        taken_bytes=max(0, ram - room.room_bytes),
+        taken_bytes=max(0, ram - room.room_bytes - own),
     )
+
+
+def _own_bytes(root: KernelRoot) -> int:
+    """This process's anonymous memory."""
+    try:
+        _, resident, shared = root.parse("/proc/self/statm", parse_statm)
+    except ReadingError:
+        return 0
+    return max(0, resident - shared) * root.page_bytes
 
 
 def _cores() -> tuple[int | None, int | None]:

@@ -5,46 +5,51 @@ import mmap
 import threading
 
 from moewatch.clock import Clock
-from moewatch.units import MIB, MS, S
+from moewatch.linux.bursts import Event, rate_of
+from moewatch.units import MIB, MS
 
-BLOCK_BYTES = 64 * MIB  # of each thread: beyond the caches of most machines (32 MiB here)
-DURATION_NS = 400 * MS
+TOTAL_BYTES = 192 * MIB  # of all threads; beyond the caches of most machines (32 MiB where it was tried)
+LEAST_BLOCK_BYTES = 4 * MIB
+DURATION_NS, WINDOW_NS = 600 * MS, 75 * MS
+_READY_S = 10.0
 
 
 def measure_memory_rate(clock: Clock, n_threads: int, duration_ns: int = DURATION_NS) -> float | None:
     """Bytes read and written per second by copying on `n_threads` threads; None when there is no memory to do it."""
-    copied: list[int] = []
-    ready = threading.Barrier(max(1, n_threads) + 1)
-    ends: list[int] = []
+    count = max(1, n_threads)
+    block_bytes = max(LEAST_BLOCK_BYTES, TOTAL_BYTES // (2 * count))
+    ready = threading.Barrier(count + 1)
+    found: list[list[Event]] = []
 
     def copy() -> None:
-        with mmap.mmap(-1, BLOCK_BYTES) as source, mmap.mmap(-1, BLOCK_BYTES) as target:
-            from_ = (ctypes.c_char * BLOCK_BYTES).from_buffer(source)
-            to = (ctypes.c_char * BLOCK_BYTES).from_buffer(target)
-            try:
-                ctypes.memset(from_, 1, BLOCK_BYTES)  # real pages, not the kernel's shared zero page
-                ctypes.memmove(to, from_, BLOCK_BYTES)
-                ready.wait()
-                end_ns = clock.mono_ns() + duration_ns
-                count = 0
-                while clock.mono_ns() < end_ns:
-                    ctypes.memmove(to, from_, BLOCK_BYTES)  # without the interpreter's lock
-                    count += 1
-                copied.append(count * BLOCK_BYTES)
-                ends.append(clock.mono_ns())
-            finally:
-                del from_, to  # else the mappings cannot be closed
+        events: list[Event] = []
+        found.append(events)
+        try:
+            with mmap.mmap(-1, block_bytes) as source, mmap.mmap(-1, block_bytes) as target:
+                from_ = (ctypes.c_char * block_bytes).from_buffer(source)
+                to = (ctypes.c_char * block_bytes).from_buffer(target)
+                try:
+                    ctypes.memset(from_, 1, block_bytes)  # real pages, not the kernel's shared page of zeros
+                    ctypes.memmove(to, from_, block_bytes)
+                    ready.wait(_READY_S)
+                    end_ns = clock.mono_ns() + duration_ns
+                    while (now_ns := clock.mono_ns()) < end_ns:
+                        ctypes.memmove(to, from_, block_bytes)  # without the interpreter's lock
+                        events.append((now_ns, 2 * block_bytes))
+                finally:
+                    del from_, to  # else the mappings cannot be closed
+        except (OSError, threading.BrokenBarrierError):
+            ready.abort()
 
-    threads = [threading.Thread(target=copy, daemon=True) for _ in range(max(1, n_threads))]
+    threads = [threading.Thread(target=copy, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
     try:
-        ready.wait(10)
+        ready.wait(_READY_S)
     except threading.BrokenBarrierError:
         return None
-    began_ns = clock.mono_ns()
+    finally:
+        began_ns = clock.mono_ns()
     for thread in threads:
         thread.join()
-    if not ends:
-        return None
-    return 2 * sum(copied) * S / max(1, max(ends) - began_ns)
+    return rate_of([event for events in found for event in events], began_ns, WINDOW_NS)

@@ -77,7 +77,7 @@ def list_models(fetcher: Fetcher, repository: Repository) -> list[Choice]:
         content, following = fetcher.text(url, LIST_LIMIT_BYTES)
         try:
             entries: Any = msgspec.json.decode(content)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # a list that nests without end
             raise ParseError(f"The list of {repository.label} is no JSON; check the name and HF_ENDPOINT.") from None
         sizes.update(_sizes_in(entries, repository))
         url = urljoin(url, following) if following else ""

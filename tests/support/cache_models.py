@@ -38,7 +38,7 @@ def write(
     for layer in range(n_layer):
         tensors += [(f"blk.{layer}.{name}", dims) for name, dims in block(layer)]
     for name, dims in tensors:
-        wide = len(dims) == 1 or "norm" in name or "ssm" in name and "in.weight" not in name and "out" not in name
+        wide = len(dims) == 1 or "norm" in name or ("ssm" in name and "in.weight" not in name and "out" not in name)
         wide = wide or "ffn_gate_inp" in name or name.endswith(".bias")
         dtype = np.dtype(np.float32 if wide else np.float16)
         size = int(np.prod([int(d) for d in dims])) * dtype.itemsize

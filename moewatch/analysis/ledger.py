@@ -63,18 +63,22 @@ def derive_ledger(window: Window, age_ns: int) -> Ledger | None:
         return None
     first = window.index_at(age_ns)
     if scanned:
-        first = _nearest_scan(points, first)
-    if first >= last or first == len(points):
+        found = _nearest_scan(points, first, last)
+        if found is None:
+            return None
+        first = found
+    if first >= last:
         return None
     return between(points[first], points[last], window.header.host.page_bytes)
 
 
-def _nearest_scan(points: tuple[Point, ...], index: int) -> int:
-    for distance in range(len(points)):
+def _nearest_scan(points: tuple[Point, ...], index: int, last: int) -> int | None:
+    """The point nearest to `index` and before `last` that carries residency."""
+    for distance in range(last + 1):
         for near in (index - distance, index + distance):
-            if 0 <= near < len(points) and points[near].has_scan:
+            if 0 <= near < last and points[near].has_scan:
                 return near
-    return len(points)
+    return None
 
 
 def between(start: Point, end: Point, page_bytes: int) -> Ledger:

@@ -3,6 +3,8 @@
 Everything is a share: of the time (disk waits, CPU), of what a token needs (A), of the cache (turnover).
 """
 
+from itertools import pairwise
+
 from msgspec import Struct
 
 from moewatch.analysis.ledger import Ledger, between, derive_ledger
@@ -14,6 +16,7 @@ SHORT_NS, LONG_NS = 5 * S, 10 * S
 GLANCE_NS = 3 * S  # for what reads at all and who works; nothing is judged on it
 ACTIVITY_NS = 5 * S  # who works, by CPU time and faults
 TOLD_ACTIVITY_NS = 3 * S  # and by the server's own word: a pause between two requests is shorter
+SELDOM_NS = 2 * S
 NOW_NS = 1500 * 10**6  # just now: one or two samples at 1 Hz
 
 # Without the server's word: a server that works uses 0.19 to 1.3 cores (0.19 on a disk throttled to 100 MiB/s), an idle one
@@ -187,16 +190,18 @@ def _active(window: Window, *, told: bool) -> float:
     """The share of the last seconds in which a request was in work."""
     samples = window.since(TOLD_ACTIVITY_NS if told else ACTIVITY_NS)
     if told:
-        return sum(_told(s) in (Phase.PROMPT, Phase.GENERATE, Phase.LOADING) for s in samples) / len(samples)
+        told_busy = [_told(s) in (Phase.PROMPT, Phase.GENERATE, Phase.LOADING) for s in samples]
+        if not told_busy[-1] and len(window.samples) > 1:
+            # seldom asked, a server that pauses between two requests may seem idle each time
+            before, now = window.samples[-2:]
+            told_busy[-1] = now.mono_ns - before.mono_ns >= SELDOM_NS and _worked(before, now)
+        return sum(told_busy) / len(told_busy)
     if len(samples) == 1:
         return 0.0
     a, b = samples[0], samples[-1]
-    working = 0
-    steps = 0
-    for i in range(1, len(samples)):
-        steps += 1
-        working += _worked(samples[i - 1], samples[i])
-    return 1.0 if _worked(a, b) else working / steps
+    if _worked(a, b):
+        return 1.0
+    return sum(_worked(before, after) for before, after in pairwise(samples)) / (len(samples) - 1)
 
 
 def _read_while_idle(window: Window, *, told: bool) -> float:

@@ -29,6 +29,7 @@ MISS_ENTER, MISS_STAY = 0.008, 0.004
 TURN_ENTER_PER_S, TURN_STAY_PER_S = 0.03, 0.015
 # A change of topic that fits brings back 0.6 of the cache (C2), at most all of it; the last tenth is the ledger's error.
 TURNOVERS = 0.9
+SURE_TURNOVERS = 2.0  # no single change can do that, however seldom one looks
 MIN_HOT_NS = 3 * S  # a change of topic looks the same for 3 s
 # A burst that levels off falls to less than this share of its own mean within 5 s (C2: 0.15), thrashing never did (0.6).
 DECAY = 0.4
@@ -183,7 +184,7 @@ def _is_sustained(memo: Memo, signals: Signals, episode: Episode | None, turned:
         return False
     if memo.state is State.THRASHING:
         return True
-    if episode.calm_ns or episode.hot_ns < MIN_HOT_NS or turned < TURNOVERS:
+    if episode.calm_ns or turned < TURNOVERS or (episode.hot_ns < MIN_HOT_NS and turned < SURE_TURNOVERS):
         return False
     if signals.glance is not None and _levels_off(signals.glance):
         return False  # all of it departed at once, and comes back now

@@ -58,6 +58,7 @@ class Carried(Struct, frozen=True, kw_only=True):
     first_mark: tuple[int, int] | None = None  # mono_ns and resident + evicted bytes at the last such step
     residency: ResidencyReading | None = None  # the latest that a Sample carried
     residency_ns: int | None = None  # mono_ns of that Sample
+    residency_gap_ns: int = 0  # from the one before
     others: tuple[OtherProcess, ...] | None = None  # the latest list of the largest other processes
     others_ns: int | None = None
     others_low: tuple[OtherLow, ...] = ()
@@ -78,9 +79,9 @@ class Window(Struct, frozen=True, kw_only=True):
 
     @property
     def is_scanned(self) -> bool:
-        """Whether residency is read here: the latest reading is no older than three intervals (or 5 s)."""
+        """Whether residency is read here: the latest reading is not overdue, by the rhythm of those before."""
         last_ns = self.carried.residency_ns
-        patience_ns = max(STALE_NS, 3 * self.header.interval_ns)
+        patience_ns = max(STALE_NS, 5 * self.carried.residency_gap_ns // 2)
         return last_ns is not None and self.samples[-1].mono_ns - last_ns <= patience_ns
 
     @property
@@ -207,6 +208,8 @@ def _carried_on(carried: Carried, sample: Sample, total_bytes: int) -> Carried:
     if not carried.n_samples:
         changes["started_ns"] = sample.mono_ns
     if sample.residency is not None:
+        if carried.residency_ns is not None:
+            changes["residency_gap_ns"] = sample.mono_ns - carried.residency_ns
         changes["residency"], changes["residency_ns"] = sample.residency, sample.mono_ns
         changes |= _first_time(carried, sample, total_bytes)
     if sample.others is not None:

@@ -150,7 +150,8 @@ def score(paths: Iterable[Path], every: int = 1, strips: Sequence[str] = (), *, 
     for path in paths:
         header, whole, labels = load(path)
         samples = thinned(whole, every, strips)
-        states = states_of(replace(header, interval_ns=header.interval_ns * every), samples)
+        header = replace(header, interval_ns=header.interval_ns * every)
+        states = states_of(header, samples)
         name = path.name.split(".")[0]
         if ahead:
             cut = states_of(header, samples[: int(len(samples) * 0.6)])

@@ -59,6 +59,7 @@ def main(options: argparse.Namespace) -> int:
 
     feed = LiveFeed(options, follow=True, recorder=recorder)
     feed.check()
+    feed.begin()
     return show(feed, options)
 
 

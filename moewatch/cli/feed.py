@@ -41,6 +41,31 @@ def require_linux() -> None:
     )
 
 
+class Relay:
+    """Hands events on in order; keeps them while there is nobody to take them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[Event] = []
+        self._sink: Callable[[Event], None] | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Hand on, or keep."""
+        with self._lock:
+            if self._sink is None:
+                self._kept.append(event)
+            else:
+                self._sink(event)
+
+    def attach(self, sink: Callable[[Event], None]) -> None:
+        """Hand on to `sink`, beginning with what was kept."""
+        with self._lock:
+            kept, self._kept = self._kept, []
+            for event in kept:
+                sink(event)
+            self._sink = sink
+
+
 class LiveFeed:
     """A live server for whoever listens; follows it when it is restarted."""
 
@@ -56,6 +81,7 @@ class LiveFeed:
         self._preferred = 0
         self._ever_opened = False
         self._sink: Callable[[Event], None] = lambda _event: None
+        self._relay: Relay | None = None
         self.sampler: Sampler | None = None
         self.layout: ModelLayout | None = None  # of the model watched now
         self._files: FileMap | None = None
@@ -71,9 +97,20 @@ class LiveFeed:
         if sampler.failure is not None:
             raise sampler.failure
 
+    def begin(self) -> None:
+        """Sample in a thread of its own from now on; what it has to say is kept until somebody listens.
+
+        The first Samples are there when the screen has been loaded, which takes longer than they do.
+        """
+        self._relay = Relay()
+        self._new_sampler(self._relay).start()
+
     def start(self, sink: Callable[[Event], None]) -> None:
-        """In a thread of its own."""
-        self._new_sampler(sink).start()
+        """Tell `sink` everything, from the beginning."""
+        if self._relay is None:
+            self.begin()
+        if self._relay is not None:
+            self._relay.attach(sink)
 
     def check(self) -> None:
         """Before a screen is drawn: pids that were given must be of use.

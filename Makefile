@@ -50,8 +50,8 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 check: lint test ## lint and test
 
 benchmarks: $(VENV)/.dev ## prints ratios measured in one run; see tests/benchmarks
-	@$(BIN)/python tests/benchmarks/header.py
-	@$(BIN)/python tests/benchmarks/overhead.py
+	@$(BIN)/python -m tests.benchmarks.header
+	@$(BIN)/python -m tests.benchmarks.overhead
 
 clean: ## remove what make set up here
 	rm -rf $(VENV) .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -55,6 +55,7 @@ def make_plan(
         draft.fill(Step.REST, _in_order(classes[WeightClass.EMBEDDING]))
     ranges = draft.ranges()
     planned_bytes = sum(each.length for each in ranges)
+    displaced_bytes = max(0, min(resident_bytes, resident_bytes + planned_bytes - budget_bytes)) if planned_bytes else 0
     return Plan(
         what=what,
         budget_bytes=budget_bytes,
@@ -70,9 +71,8 @@ def make_plan(
             for weight_class, runs in classes.items()
         ),
         resident_bytes=resident_bytes,
-        displaced_bytes=max(0, min(resident_bytes, resident_bytes + planned_bytes - budget_bytes))
-        if planned_bytes
-        else 0,
+        displaced_bytes=displaced_bytes,
+        held=draft.held() if displaced_bytes else (),
     )
 
 
@@ -110,12 +110,16 @@ class _Draft:
         self._spare = spare_bytes
         self._page_bytes = page_bytes
         self._counts_resident = counts_resident
-        self._wanted: _Files = [[] for _ in layout.files]  # resident or planned, of the steps so far
+        self._wanted: _Files = [[] for _ in layout.files]  # of the steps so far, also what did not fit
         self._planned: list[tuple[Step, int, Run]] = []
         self._sums: dict[Step, list[int]] = {}  # size, resident, planned
 
     def fill(self, step: Step, runs: Iterable[tuple[int, Run]]) -> None:
-        """Take runs in this order until the budget is spent; what earlier steps took is skipped."""
+        """Take runs in this order until the budget is spent; what earlier steps took is skipped.
+
+        What of this step is in memory counts first: reading one part of it must not push out another.
+        """
+        claimed: list[tuple[int, list[Run]]] = []  # what is missing, in order
         for file_index, run in runs:
             new = subtract([run], self._wanted[file_index])
             missing = subtract(new, self._there[file_index])
@@ -123,10 +127,11 @@ class _Draft:
             self._count(step, total(new), present, 0)
             if self._counts_resident:
                 self._spare = max(0, self._spare - present)
-            taken = first_bytes(missing, self._spare, self._page_bytes)
-            self._take(step, file_index, taken)
-            for kept in [*subtract(new, missing), *taken]:
-                add(self._wanted[file_index], kept)
+            claimed.append((file_index, missing))
+            for part in new:  # so that a run that comes twice counts once
+                add(self._wanted[file_index], part)
+        for file_index, missing in claimed:
+            self._take(step, file_index, first_bytes(missing, self._spare, self._page_bytes))
 
     def leave_room_for_the_others(self) -> None:
         """From here on nothing that is in memory is pushed out: one expert is as good as another."""
@@ -193,6 +198,14 @@ class _Draft:
                     for (start, end), weight_class in sorted(parts)
                 ]
         return tuple(found)
+
+    def held(self) -> tuple[FileRun, ...]:
+        """What is wanted and in memory already."""
+        return tuple(
+            FileRun(file_index=index, offset=start, length=end - start)
+            for index, (wanted, there) in enumerate(zip(self._wanted, self._there, strict=True))
+            for start, end in intersect(wanted, there)
+        )
 
     def sums(self) -> tuple[StepSum, ...]:
         """In the order of the steps, those that ask for something."""

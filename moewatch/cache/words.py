@@ -59,7 +59,8 @@ def plan_lines(preparation: Preparation, model_name: str) -> Iterator[str]:
         yield f"  speed       {speed / MB:,.0f} MB/s, measured on this disk just now, past the cache"
     yield f"  room        {room_words(room)}"
     if plan.budget_bytes != room.budget_bytes:
-        yield f"  budget      {format_size(plan.budget_bytes)} of the model in memory, as you said"
+        above = "; above the room, so it stops when memory is full" if plan.budget_bytes > room.budget_bytes else ""
+        yield f"  budget      {format_size(plan.budget_bytes)} of the model in memory, as you said{above}"
     if plan.displaced_bytes:
         yield f"  pushed out  {format_size(plan.displaced_bytes)} of other parts of the model, which are in no proven order"
     elif room.other_cache_bytes and plan.planned_bytes:

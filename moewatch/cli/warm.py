@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = "moewatch-warm/1"
 PROOF_NS = 10 * S  # looked up again: what is going to be pushed out soon is gone by then
 LINE_EVERY_NS = 5 * S  # without a terminal
-WATCH_NS = S
+WATCH_NS, WATCH_RESTS = S, 50  # every second, 2 % of a core at most
 LEFT_BYTES, LEFT_RATIO = GIB, 0.05  # more than a little has left: so much, or so much of what was there
 _EXIT = {
     StopReason.CANCELLED: ExitCode.INTERRUPTED,
@@ -107,16 +107,12 @@ class Command:
             raise UsageError(
                 "No hot set of this model is saved; save one while it runs well: moewatch hotset save FILE"
             )
+        if self._options.dry_run:
+            self._show_plan(self._warmup.prepare(what, budget_bytes=self._options.budget))
+            return int(ExitCode.OK)
         with only_one(self._warmup.layout):
-            preparation = self._warmup.prepare(
-                what,
-                budget_bytes=self._options.budget,
-                with_speed=self._options.dry_run
-                or not self._as_json,  # a person wants to know how long; 24 MiB are read
-            )
-            if self._options.dry_run:
-                self._show_plan(preparation)
-                return int(ExitCode.OK)
+            # a person wants to know how long; that costs 24 MiB of reading, which scripts may count
+            preparation = self._warmup.prepare(what, budget_bytes=self._options.budget, with_speed=not self._as_json)
             if preparation.refusal:
                 return self._refuse(preparation)
             if not self._as_json:
@@ -231,9 +227,11 @@ class Command:
         told = 0
         due_ns = self._clock.mono_ns()
         while True:
-            due_ns = max(due_ns + WATCH_NS, self._clock.mono_ns())
             self._clock.sleep_until(due_ns)
+            began_ns = self._clock.thread_cpu_ns()
             left = start.resident_bytes - self._warmup.cache.total()
+            spent_ns = self._clock.thread_cpu_ns() - began_ns
+            due_ns = self._clock.mono_ns() + max(WATCH_NS, WATCH_RESTS * spent_ns)
             if left > told + limit:
                 told = left
                 diagnostics.say(

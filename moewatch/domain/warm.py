@@ -81,6 +81,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     classes: tuple[ClassSum, ...]
     resident_bytes: int  # of the whole model, before
     displaced_bytes: int = 0  # of other parts of the model, which make room
+    held: tuple[FileRun, ...] = ()  # in memory, wanted, and to be kept from making room
 
     @property
     def planned_bytes(self) -> int:

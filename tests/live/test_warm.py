@@ -100,6 +100,18 @@ def test_a_server_that_generates_in_full_memory_is_left_alone(served: Served) ->
 
 
 @pytest.mark.live
+def test_memory_that_vanishes_under_way_stops_it(served: Served) -> None:
+    served.limit.evict_all()
+    shrunk = threading.Timer(3.0, served.limit.set, [served.limit.usage_bytes() + (40 << 20)])
+    shrunk.start()
+    last, code, said = served.warm("--rate", "40MB")
+    shrunk.join()
+    assert code == 1, f"{last} {said}"
+    assert last["reason"] in ("memory", "evicting")
+    assert 0 < int(str(last["read_bytes"])) < int(str(last["planned_bytes"]))
+
+
+@pytest.mark.live
 def test_the_servers_end_stops_it(served: Served) -> None:
     served.limit.evict_all()
     ended = threading.Timer(2.0, served.server.stop)

@@ -88,6 +88,10 @@ def test_what_holds_for_every_plan(
     there_bytes = sum(map(total, resident))
     if not may_displace:
         assert plan.planned_bytes <= max(0, budget - there_bytes)
+    for held in plan.held:
+        assert not subtract([(held.offset, held.offset + held.length)], resident[held.file_index])
+    if plan.displaced_bytes:
+        assert there_bytes + plan.planned_bytes - plan.displaced_bytes <= budget
     for each in plan.ranges:
         end = each.offset + each.length
         size = layout.files[each.file_index].size_bytes
@@ -110,6 +114,12 @@ def test_what_holds_for_every_plan(
     if any(each.step is Step.EXPERTS for each in plan.ranges):
         assert plan.displaced_bytes == 0
         assert there_bytes + plan.planned_bytes <= budget, "an expert that pushes out another is no gain"
+    classes_there = {
+        weight_class: sum(total(intersect(*pair)) for pair in zip(files, resident, strict=True))
+        for weight_class, files in classes.items()
+    }
+    dense_bytes = sum(each.length for each in plan.ranges if each.step is Step.DENSE)
+    assert dense_bytes <= max(0, budget - classes_there[WeightClass.DENSE]), "one needed page pushes out another"
     if what is What.DENSE:
         assert all(each.weight_class is WeightClass.DENSE for each in plan.ranges)
     for each_sum in plan.classes:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from moewatch.cache import run as run_module
@@ -20,7 +21,7 @@ from moewatch.cache.run import BUSY_SHARE, JOBS_UNDER_WAY, Warming, cut
 from moewatch.cache.runs import subtract, total
 from moewatch.clock import ManualClock, SystemClock
 from moewatch.domain.layout import ModelLayout, WeightClass
-from moewatch.domain.warm import Plan, PlannedRange, Room, Step, StopReason, WarmProgress, What
+from moewatch.domain.warm import FileRun, Plan, PlannedRange, Room, Step, StopReason, WarmProgress, What
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.linux.shards import Shard, close_shards, open_shards
 from moewatch.units import GIB, MIB
@@ -122,6 +123,24 @@ def test_exactly_the_planned_bytes_are_in_memory_afterwards(
     assert total(subtract(wanted, found)) <= FEW_BYTES
     assert told[-1].read_bytes == plan.planned_bytes
     assert [each.read_bytes for each in told] == sorted(each.read_bytes for each in told)
+
+
+def test_what_is_wanted_and_in_memory_is_touched_first_and_not_counted(
+    layout: ModelLayout, shards: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = msgspec.structs.replace(plan_of((8 * MIB, 12 * MIB)), held=(FileRun(0, 0, 4 * MIB), FileRun(0, MIB, PAGE)))
+    sent: list[tuple[int, int]] = []
+    real_send = ReaderProcess.send
+
+    def send(self: ReaderProcess, *job: int) -> None:
+        sent.append((job[2], job[3]))
+        real_send(self, *job)
+
+    monkeypatch.setattr(ReaderProcess, "send", send)
+    run = warming(plan, layout, real_guard(plan, shards))
+    list(run.run())
+    assert sent == [(0, 4 * MIB), (MIB, PAGE)] * 2 + [(8 * MIB, 4 * MIB)]
+    assert run.read_bytes == 4 * MIB
 
 
 def test_jobs_cover_each_range_once_and_none_is_short() -> None:

@@ -13,10 +13,10 @@ from moewatch.units import MIB
 MAX_FETCH_BYTES = 16 * MIB  # of one shard; the largest header known (gemma's 262k tokens with merges) is 15 MiB
 # Sizes of a shard's requests, one after the other. A vocabulary of 150k takes 6 to 9.5 MB: two or three requests. Shards
 # after the first have a header of 20 to 100 KB: one.
-FIRST_SHARD_BYTES = (MIB, 7 * MIB, 8 * MIB)
+FIRST_SHARD_BYTES = (MIB, 7 * MIB, 3 * MIB, 5 * MIB)
 OTHER_SHARD_BYTES = (256 << 10, MIB, 6 * MIB)
 MAX_LISTED_SHARDS = 512  # to be asked for across a network; the most in the wild are about 200
-THREADS = 6  # shards at a time; each holds one chunk of at most 8 MiB
+THREADS = 6  # shards at a time; each holds one chunk of at most 7 MiB
 
 Progress = Callable[[int, int], None]  # shards done, shards
 

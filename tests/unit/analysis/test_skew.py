@@ -1,0 +1,51 @@
+"""Evenness of use on recordings whose routing is known, and on figures that can be added up by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from moewatch import engine
+from moewatch.domain.frame import Evenness, Frame
+from moewatch.trace.reader import read_trace
+
+TRACES = Path(__file__).parents[2] / "fixtures/traces"
+
+
+def frames(name: str) -> list[Frame]:
+    header, samples = read_trace(TRACES / f"{name}.jsonl.gz")
+    state = engine.start(header)
+    found = []
+    for number, sample in enumerate(samples):
+        state, frame = engine.step(state, sample)
+        if number % 10 == 0:
+            found.append(frame)
+    return found
+
+
+@pytest.mark.parametrize("name", ["k-1", "c-2", "j-1", "c2-2"])
+def test_skewed_routing_and_single_topics_are_called_so(name: str) -> None:
+    told = [frame.skew for frame in frames(name) if frame.skew is not None]
+    assert len(told) > 5
+    assert {skew.evenness for skew in told} == {Evenness.SKEWED}
+    assert "a hot set will help" in told[-1].text
+    assert all(skew.use_share > skew.resident_share for skew in told)
+
+
+@pytest.mark.parametrize("name", ["b30-1", "b50-1", "b70-2", "xra512-1"])
+def test_uniform_routing_is_never_called_skewed(name: str) -> None:
+    told = [frame.skew for frame in frames(name) if frame.skew is not None]
+    assert told
+    assert Evenness.SKEWED not in {skew.evenness for skew in told}
+    assert "memory" in told[-1].text
+
+
+@pytest.mark.parametrize("name", ["a-1", "d-1", "f-1", "i-1", "b95-1"])
+def test_nothing_is_told_where_it_cannot_be(name: str) -> None:
+    """All in memory, nothing generated, no mapping, a dense model."""
+    assert [frame.skew for frame in frames(name) if frame.skew is not None] == []
+
+
+def test_the_top_tenth_gets_at_least_its_part_of_the_hits() -> None:
+    skew = next(frame.skew for frame in frames("c2-2")[::-1] if frame.skew is not None)
+    assert skew.top_share == pytest.approx(0.1 * skew.use_share / skew.resident_share)
+    assert skew.touched_ratio is None, "these recordings have no maps"

@@ -54,10 +54,9 @@ class ExpertTally:
             return
         if was_half != (self.share[cell] > _MOST // 2):
             (self.left_ns if was_half else self.came_ns)[cell] = now_ns
-        if now > before:
-            self.arrived[cell] += now - before
-        else:
-            self.departed[cell] += before - now
+        came = max(now - before, again, 0)  # some may have left meanwhile
+        self.arrived[cell] += came
+        self.departed[cell] += before + came - now
         if again:
             self.again[cell] += again
             with self._telling:

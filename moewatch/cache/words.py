@@ -4,27 +4,12 @@ from collections.abc import Iterator
 
 from moewatch.cache.budget import room_words
 from moewatch.cache.warmup import AT_WORK, Preparation
-from moewatch.domain.labels import READY_DENSE_RATIO
+from moewatch.domain.labels import PHASE_WORDS, READY_DENSE_RATIO, STEP_WORDS
 from moewatch.domain.layout import WeightClass
-from moewatch.domain.sample import Phase
 from moewatch.domain.warm import Levels, Step, WarmOutcome
 from moewatch.units import GIB, MB, MIB, UNKNOWN, S, format_duration, format_percent, format_size
 
 SMALL_MODEL_BYTES = 8 * GIB  # below, MiB say more
-
-STEP_WORDS = {
-    Step.DENSE: "weights every token needs",
-    Step.HOT: "hot set",
-    Step.EXPERTS: "other experts, in no proven order",
-    Step.REST: "token table, layers that only draft",
-}
-PHASE_WORDS = {
-    Phase.IDLE: "idle",
-    Phase.PROMPT: "in a prompt",
-    Phase.GENERATE: "generating",
-    Phase.LOADING: "loading",
-    Phase.UNKNOWN: UNKNOWN,
-}
 
 
 def plan_lines(preparation: Preparation, model_name: str) -> Iterator[str]:

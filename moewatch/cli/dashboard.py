@@ -15,7 +15,7 @@ from moewatch.units import S
 
 if TYPE_CHECKING:
     from moewatch.cli.record import FileRecorder
-    from moewatch.tui.feed import Feed
+    from moewatch.tui.feed import Feed, Warmer
 
 ONCE_NS = 12 * S  # nothing shorter can be judged: the verdict's windows are 10 s
 
@@ -60,15 +60,17 @@ def main(options: argparse.Namespace) -> int:
     feed = LiveFeed(options, follow=True, recorder=recorder)
     feed.check()
     feed.begin()
-    return show(feed, options)
+    from moewatch.cli.warmer import LiveWarmer  # noqa: PLC0415 - nothing eager
+
+    return show(feed, options, LiveWarmer(model=Path(options.model[0]) if options.model else None))
 
 
-def show(feed: "Feed", options: argparse.Namespace) -> int:
+def show(feed: "Feed", options: argparse.Namespace, warmer: "Warmer | None" = None) -> int:
     """Run the dashboard on a feed until the person quits."""
     from moewatch.tui.app import MoewatchApp  # noqa: PLC0415 - textual only when it is drawn
 
     plain = {"never": True, "always": False}.get(options.color)  # None: by NO_COLOR
-    app = MoewatchApp(feed, ascii=options.ascii or None, bell=options.bell, no_color=plain)
+    app = MoewatchApp(feed, warmer=warmer, ascii=options.ascii or None, bell=options.bell, no_color=plain)
     try:
         app.run()
     finally:

@@ -9,6 +9,7 @@ from moewatch.cli.dashboard import show
 from moewatch.cli.feed import LiveFeed, require_linux
 from moewatch.cli.options import add_output, add_target, add_view, new_parser
 from moewatch.cli.stream import Printer, watch
+from moewatch.cli.warmer import LiveWarmer
 from moewatch.clock import SystemClock
 from moewatch.demo import model
 from moewatch.demo.script import Demo
@@ -47,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
             return watch(target, Printer(as_json=options.json))
     feed = DemoFeed(target, clock)
     try:
-        return show(feed, options)
+        return show(feed, options, LiveWarmer(clock=clock))
     finally:
         feed.stop()
 

@@ -1,6 +1,8 @@
 """How a state is named to people, the same on every screen and in every line of text."""
 
 from moewatch.domain.frame import Frame, Severity, State, Verdict
+from moewatch.domain.sample import Phase
+from moewatch.domain.warm import Step
 
 SYMBOL = {
     State.UNKNOWN: "?",
@@ -28,6 +30,19 @@ WORD = {
     State.STEADY: "OK",
     State.THRASHING: "THRASHING",
     State.RECOVERING: "RECOVERING",
+}
+STEP_WORDS = {
+    Step.DENSE: "weights every token needs",
+    Step.HOT: "hot set",
+    Step.EXPERTS: "other experts, in no proven order",
+    Step.REST: "token table, layers that only draft",
+}
+PHASE_WORDS = {
+    Phase.IDLE: "idle",
+    Phase.PROMPT: "in a prompt",
+    Phase.GENERATE: "generating",
+    Phase.LOADING: "loading",
+    Phase.UNKNOWN: "\u2013",
 }
 READY_DENSE_RATIO = 0.98  # edge pages shared with neighbours and one table row never make it 1.0 exactly
 

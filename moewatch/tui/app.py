@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +18,11 @@ from textual.message import Message
 
 from moewatch.domain.events import Event
 from moewatch.domain.frame import Frame, State
+from moewatch.domain.warm_events import WarmEvent
 from moewatch.errors import MoewatchError
 from moewatch.tui import footlines, pages, viewmodel
 from moewatch.tui.experts_screen import ExpertsScreen, Place
-from moewatch.tui.feed import Feed
+from moewatch.tui.feed import Feed, Warmer
 from moewatch.tui.figures import grid_columns, spark_columns
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
@@ -31,6 +32,8 @@ from moewatch.tui.rows import wrap
 from moewatch.tui.screens import Page, Question
 from moewatch.tui.session import Session
 from moewatch.tui.viewmodel import View
+from moewatch.tui.warm_screen import WarmScreen
+from moewatch.tui.warmstate import Stage, WarmState
 from moewatch.tui.widgets.lines import Lines
 from moewatch.units import MINUTE, S
 
@@ -60,6 +63,7 @@ class MoewatchApp(App[None]):
         Binding("question_mark", "help", "help"),
         Binding("a", "advice", "advice"),
         Binding("e", "experts", "experts"),
+        Binding("w", "warm", "Warm cache"),
         Binding("p", "pause", "pause"),
         Binding("m", "mark", "mark"),
         Binding("c", "copy", "copy"),
@@ -80,18 +84,21 @@ class MoewatchApp(App[None]):
         self,
         feed: Feed,
         *,
+        warmer: Warmer | None = None,
         ascii: bool | None = None,  # noqa: A002 - the option's own name
         bell: bool = False,
         no_color: bool | None = None,
         zone: tzinfo | None = None,
     ) -> None:
-        """`ascii` None: by TERM and locale; `bell`: ring on a change of state; `no_color` None: by NO_COLOR (no-color.org)."""
+        """`warmer` None: there is nothing to warm, as in a replay; `ascii` None: by TERM and locale; `bell`: ring on a change of state; `no_color` None: by NO_COLOR (no-color.org)."""
         plain = no_color if no_color is not None else bool(os.environ.get("NO_COLOR"))
         if no_color is False:
             os.environ.pop("NO_COLOR", None)  # textual reads it, too; colour was asked for by name
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self._feed = feed
+        self._warmer = warmer
+        self._warm: WarmState | None = None
         self._session = Session()
         self._layout = Layout()
         self._glyphs: Glyphs = ASCII if (needs_ascii(os.environ) if ascii is None else ascii) else BLOCKS
@@ -144,6 +151,8 @@ class MoewatchApp(App[None]):
 
     def on_unmount(self) -> None:
         """Stop watching and leave the terminal as it was."""
+        if self._warmer is not None:
+            self._warmer.close()
         self._feed.stop()
         self._write("\x1b[23;2t")
 
@@ -156,7 +165,7 @@ class MoewatchApp(App[None]):
     def on_news(self) -> None:
         """Draw what is newest."""
         self._redraw()
-        if isinstance(self.screen, ExpertsScreen):
+        if isinstance(self.screen, ExpertsScreen | WarmScreen):
             self.screen.draw()
         frame = self._session.frame
         if frame is not None and frame.verdict.state is not self._state:
@@ -206,6 +215,7 @@ class MoewatchApp(App[None]):
             standstill=None if self._held else session.standstill,
             servers=session.servers,
             notice=self._said or session.notice,
+            warming=self._warm.background_text() if self._warm is not None else "",
             position=position,
             paused_at_ns=paused,
             newest_wall_ns=newest,
@@ -229,6 +239,8 @@ class MoewatchApp(App[None]):
         session = self._session
         replay = session.position is not None
         listed = [Key("?", "help", "help"), Key("a", "advice", "advice"), Key("e", "experts", "experts")]
+        if self._can_warm:
+            listed.append(Key("w", "Warm cache", "warm", 0, is_button=True))
         listed.append(Key("p", "pause", "pause"))
         if replay:
             listed += [
@@ -282,6 +294,8 @@ class MoewatchApp(App[None]):
         del parameters
         if action in ("hold", "seek", "speed"):
             return self._on_dashboard and self._session.position is not None
+        if action == "warm":
+            return self._on_dashboard and self._can_warm
         if action in _DASHBOARD_ACTIONS:
             return self._on_dashboard
         return True
@@ -289,6 +303,10 @@ class MoewatchApp(App[None]):
     @property
     def _on_dashboard(self) -> bool:
         return len(self.screen_stack) <= 1
+
+    @property
+    def _can_warm(self) -> bool:
+        return self._warmer is not None and self._session.position is None and self._session.frame is not None
 
     def action_help(self) -> None:
         """Show the keys, the signs and where the figures come from."""
@@ -314,6 +332,33 @@ class MoewatchApp(App[None]):
                 glyphs=self._glyphs, has_shades=self._has_shades, zone=self._zone,
             )
         )  # fmt: skip
+
+    def action_warm(self) -> None:
+        """Plan a warm-up and ask; or show the one that is running."""
+        frame = self._session.frame
+        if self._warmer is None or frame is None:
+            return
+        if self._warm is None or not self._warm.is_reading:
+            self._warm = WarmState()
+            self._warmer.plan(frame.target.pid, self._tell_warm(self._warm))
+        screen = WarmScreen(
+            self._warm, self._warmer, lambda: self._session.frame, self._styles, glyphs=self._glyphs, zone=self._zone
+        )
+        self.push_screen(screen, self._after_warm)
+
+    def _tell_warm(self, state: WarmState) -> Callable[[WarmEvent], None]:
+        def tell(event: WarmEvent) -> None:
+            state.take(event)
+            if self.is_running:
+                self.post_message(News())
+
+        return tell
+
+    def _after_warm(self, mark: bool | None) -> None:  # noqa: FBT001 - textual calls it with the answer
+        if mark:
+            with self._session.locked() as session:
+                session.history.mark("ready")
+        self._redraw()
 
     def action_pause(self) -> None:
         """Hold the picture, or a replay; go on at the second press."""
@@ -392,8 +437,12 @@ class MoewatchApp(App[None]):
     def action_leave(self) -> None:
         """Quit; ask first when more than ten minutes would be lost."""
         span_ns = self._session.history.span_ns
+        is_reading = self._warm is not None and self._warm.stage is Stage.READING
         if isinstance(self.screen, Question):
             self.exit()  # asked twice: a second ctrl+c is no slip
+        elif is_reading:
+            question = Question(lambda width, n: pages.quit_page(None, n, width, self._glyphs), self._styles)
+            self.push_screen(question, self._leave_if)
         elif self._session.position is None and span_ns > ASK_FROM_NS:
             question = Question(lambda width, n: pages.quit_page(span_ns, n, width, self._glyphs), self._styles)
             self.push_screen(question, self._leave_if)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from moewatch.domain.events import Event
 from moewatch.domain.experts import ExpertSlice, FileStrip
+from moewatch.domain.warm_events import WarmEvent
 
 
 class Feed(Protocol):
@@ -40,4 +41,32 @@ class Feed(Protocol):
 
     def file_strips(self, stretches: int) -> tuple[FileStrip, ...]:
         """Each of the model's files in so many equal stretches; nothing in a replay. Asked on a worker's thread."""
+        ...
+
+
+class Warmer(Protocol):
+    """Warms the model of a live server; every method returns at once, what comes of it is told on a thread of its own."""
+
+    def plan(self, pid: int, tell: Callable[[WarmEvent], None]) -> None:
+        """Look and make an offer, or refuse; ends whatever went on before. Reads nothing into memory."""
+        ...
+
+    def replan(self, budget_bytes: int) -> None:
+        """Another offer, with so much of the model in memory."""
+        ...
+
+    def start(self) -> None:
+        """Carry the offer out."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop; what has been read stays in memory."""
+        ...
+
+    def save_hot_set(self) -> None:
+        """Remember what is in memory now as a hot set of this model."""
+        ...
+
+    def close(self) -> None:
+        """Stop and wait; nothing is told afterwards. A second call does nothing."""
         ...

@@ -36,7 +36,7 @@ _GAP_NAMES = {
 
 def remarks(view: View) -> list[str]:
     """What stands beside the verdict, the most pressing first: a notice, then the verdict's own remarks."""
-    said = [view.notice] if view.notice else []
+    said = [text for text in (view.notice, view.warming) if text]
     if view.frame is not None:
         said.extend(view.frame.verdict.remarks)
     if len(view.servers) > 1:

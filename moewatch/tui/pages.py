@@ -82,6 +82,7 @@ _KEY_HELP = {
     "help": "this page",
     "advice": "all advice with commands and gains, and what is special here",
     "experts": "what of each layer and expert is in memory, and what is read again",
+    "warm": "bring the model into memory before it is asked for: shows a plan first",
     "pause": "hold the picture; watching and recording go on",
     "mark": "put a mark on the time axis",
     "copy": "copy the first lines to the clipboard (OSC 52)",
@@ -104,9 +105,11 @@ _FIGURES_HELP = (
 )
 
 
-def quit_page(span_ns: int, chosen: int, width: int, glyphs: Glyphs) -> list[Row]:
-    """The question; the choice starts on Cancel."""
-    text = f"{duration(span_ns)} of history would be lost. A recording, if one runs, is kept."
+def quit_page(span_ns: int | None, chosen: int, width: int, glyphs: Glyphs) -> list[Row]:
+    """The question; the choice starts on Cancel. None: a warm-up is running."""
+    text = "The warm-up would be stopped; what has been read stays in memory."
+    if span_ns is not None:
+        text = f"{duration(span_ns)} of history would be lost. A recording, if one runs, is kept."
     rows: list[Row] = [(Span(" Quit?", Role.STRONG),), *_paragraph(text, width, glyphs), ()]
     buttons: list[Span] = [Span("   ")]
     for n, (label, action) in enumerate((("[ Cancel ]", "cancel"), ("[ Quit ]", "confirm"))):

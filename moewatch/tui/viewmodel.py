@@ -43,6 +43,7 @@ class View:
     standstill: Ended | Waiting | None = None
     servers: tuple[tuple[int, str], ...] = ()
     notice: str = ""
+    warming: str = ""  # a warm-up in the background
     position: Position | None = None
     paused_at_ns: int | None = None  # wall time of the Frame that stays on screen
     newest_wall_ns: int = 0

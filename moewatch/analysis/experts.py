@@ -17,6 +17,7 @@ from moewatch.units import S
 AGAIN_WINDOW_NS = 60 * S
 AGAIN_UNITS = 16  # ResidencyReading.experts_again is in sixteenths of an expert
 WHOLE = 255
+_IS_ABOVE_HALF = bytes(share > WHOLE // 2 for share in range(256))
 LONG_AGO_S = 255  # ExpertMap.left_s: not within 254 s
 
 
@@ -31,7 +32,7 @@ class ExpertBook(Struct, frozen=True, kw_only=True):
     """What is handed from one Sample to the next."""
 
     map: ExpertMap | None = None
-    most: bytes = b""  # the largest share each expert was seen with
+    most: bytes = b""  # the largest share each expert was seen with; kept up only while nobody tells what came again
     came: tuple[_Came, ...] = ()  # of the last minute, oldest first
     sums: tuple[int, ...] = ()  # of `came`
     from_ns: int = 0  # when the first map was seen
@@ -53,9 +54,9 @@ def update_experts(book: ExpertBook, model: ModelSummary | None, sample: Sample,
         return book  # of no use without knowing where a layer ends
     if book.map is None or len(shares) != len(book.map.resident):
         return _first(book, model, sample, shares=shares, n_layer=n_layer)
-    again = _decoded(scan.experts_again)
+    again, most = _decoded(scan.experts_again), book.most
     if again is None or len(again) != len(shares):
-        again = _derive_again(book, shares)
+        again, most = _derive_again(book, shares), bytes(map(max, book.most, shares))
     came, sums = book.came, book.sums
     if any(again):
         came = (*came, _Came(mono_ns=sample.mono_ns, again=again))
@@ -63,7 +64,7 @@ def update_experts(book: ExpertBook, model: ModelSummary | None, sample: Sample,
     came, sums = _without_old(came, sums, sample.mono_ns)
     return ExpertBook(
         map=_map(book.map, scan, sample, shares=shares, sums=sums, from_ns=book.from_ns),
-        most=bytes(map(max, book.most, shares)),
+        most=most,
         came=came,
         sums=sums,
         from_ns=book.from_ns,
@@ -153,10 +154,13 @@ def _derive_again(book: ExpertBook, shares: bytes) -> bytes:
 def _left(before: ExpertMap, shares: bytes, passed_s: int) -> bytes:
     """Seconds since each expert fell below half: older by what has passed, 0 for those that did so now."""
     aged = bytearray(before.left_s.translate(bytes(min(LONG_AGO_S, age + passed_s) for age in range(256))))
-    half = WHOLE // 2
-    for cell, (then, now) in enumerate(zip(before.resident, shares, strict=True)):
-        if now <= half < then:
-            aged[cell] = 0
+    # as whole numbers, since most experts stay where they are: 1 in the byte of each that was above half and is not any more
+    then, now = (int.from_bytes(shares.translate(_IS_ABOVE_HALF)) for shares in (before.resident, shares))
+    left = (then & ~now).to_bytes(len(aged))
+    cell = left.find(1)
+    while cell >= 0:
+        aged[cell] = 0
+        cell = left.find(1, cell + 1)
     return bytes(aged)
 
 

@@ -42,7 +42,9 @@ def derive_rates(window: Window, active_bytes: int | None, best: Best | None) ->
     if span_s <= 0:
         return _with_best(Rates(), best), None
     page_bytes = window.header.host.page_bytes
-    tokens = tokens_between(a, b)
+    told = _told(samples)
+    tokens = tokens_between(told[0], b)
+    told_s = (b.mono_ns - told[0].mono_ns) / S
     device, requests = _devices(window, a, b)
     own = ledger.read_bytes if ledger else None
     process = _change(a, b, lambda s: s.process.read_bytes_total if s.process else None)
@@ -68,11 +70,11 @@ def derive_rates(window: Window, active_bytes: int | None, best: Best | None) ->
         cpu_ratio=None if busy_cpu is None else busy_cpu / S / span_s,
         tokens_per_s=derive_token_rate(samples),
         first_token_s=None if b.server.first_token_ns is None else b.server.first_token_ns / S,
-        read_bytes_per_token=_over(process if process is not None else own, tokens),
-        reread_bytes_per_token=_per_token(ledger, ledger.again_bytes if ledger else None, tokens, span_s),
-        majflt_per_token=_over(majflt, tokens),
+        read_bytes_per_token=_by_token(_over(process if process is not None else own, span_s), tokens, told_s),
+        reread_bytes_per_token=_by_token(_per_s(ledger, ledger.again_bytes if ledger else None), tokens, told_s),
+        majflt_per_token=_by_token(_over(majflt, span_s), tokens, told_s),
         miss_ratio=_over(
-            _per_token(ledger, ledger.churn_bytes if ledger else None, tokens, span_s), active_bytes or None
+            _by_token(_per_s(ledger, ledger.churn_bytes if ledger else None), tokens, told_s), active_bytes or None
         ),
         method=ledger.method if ledger else Method.NONE,
     )
@@ -104,6 +106,7 @@ def derive_best(window: Window, since_ns: int, best: Best | None) -> Best | None
 
 def derive_token_rate(samples: tuple[Sample, ...]) -> float | None:
     """Tokens a second of the time in which the server generated; of all the time when it does not say its phase."""
+    samples = _told(samples)
     tokens = tokens_between(samples[0], samples[-1])
     if tokens is None:
         return None
@@ -115,6 +118,15 @@ def derive_token_rate(samples: tuple[Sample, ...]) -> float | None:
                 spent_ns += after.mono_ns - before.mono_ns
         span_ns = max(spent_ns, min(span_ns, MIN_GENERATE_NS))
     return tokens * S / span_ns if span_ns > 0 else None
+
+
+def _told(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    """Those from which on the server counts its tokens: its first answer may come after the first Sample."""
+    source = samples[-1].server.source
+    for index, sample in enumerate(samples):
+        if sample.server.source == source and sample.server.tokens_total is not None:
+            return samples[index:]
+    return samples
 
 
 def tokens_between(a: Sample, b: Sample) -> int | None:
@@ -170,10 +182,9 @@ def _per_s(ledger: Ledger | None, amount: int | None) -> float | None:
     return _over(amount, ledger.span_s if ledger else None)
 
 
-def _per_token(ledger: Ledger | None, amount: int | None, tokens: int | None, span_s: float) -> float | None:
-    """The ledger's span can differ from the tokens' by an interval: rates are compared, not sums."""
-    rate = _per_s(ledger, amount)
-    return None if rate is None or not tokens else rate * span_s / tokens
+def _by_token(per_s: float | None, tokens: int | None, span_s: float) -> float | None:
+    """A rate over tokens/s of the same window: the ledger's span and the tokens' can differ by an interval."""
+    return None if per_s is None or not tokens else per_s * span_s / tokens
 
 
 def _share(stalled_ns: int | None, b: Sample, a: Sample) -> float | None:

@@ -27,6 +27,7 @@ TOPIC_SEEN_NS = 30 * S  # the start-up's own reads are over by then (recordings:
 # More than this many times a token's need is a prompt's reading, spread over the first few tokens after it (12 times
 # in recording H); read-ahead of 4 MiB alone makes 3.4
 MAX_NEEDS = 5
+SUM_TOLERANCE = 0.1  # of the two sides of MB per token x tokens/s = MB/s: the rounding of what is shown
 _REMEDY = re.compile(r"sudo -u ('[^']+'|[\w.-]+)")
 
 
@@ -301,7 +302,7 @@ def _thrashing(now: Situation) -> str:
         return f"AGAIN: at least {per_second(per_s)} (seen by sampling; a 6.5 kernel would count it)."
     if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
         return f"The prompt reads {per_second(per_s)} AGAIN; no tokens yet."
-    if per_token is not None and _is_plausible(per_token, now.active_bytes):
+    if per_token is not None and _agrees(now):
         return _per_token(per_token, now.active_bytes)
     if per_s is not None:
         return f"The server reads {per_second(per_s)} from disk AGAIN: it had been in memory."
@@ -318,8 +319,18 @@ def _per_token(again_bytes: float, need_bytes: int | None) -> str:
     return f"{again}, of the {format_mb(need_bytes)} MB a token needs."
 
 
-def _is_plausible(again_bytes: float, need_bytes: int | None) -> bool:
-    return not need_bytes or again_bytes <= MAX_NEEDS * need_bytes
+def _agrees(now: Situation) -> bool:
+    """Whether MB per token x tokens/s is the MB/s that stands beside it, and no nonsense against what a token needs.
+
+    In a window that also holds a prompt or a pause it is not: then the rate alone is said.
+    """
+    rates, need_bytes = now.rates, now.active_bytes
+    per_token, per_s = rates.reread_bytes_per_token, rates.reread_bytes_per_s
+    if per_token is None or per_s is None or rates.tokens_per_s is None:
+        return False
+    if need_bytes and per_token > MAX_NEEDS * need_bytes:
+        return False
+    return abs(per_token * rates.tokens_per_s - per_s) <= SUM_TOLERANCE * per_s
 
 
 def _thrashing_short(now: Situation) -> str:
@@ -329,7 +340,7 @@ def _thrashing_short(now: Situation) -> str:
         return f"At least {per_second(per_s)} AGAIN."
     if per_s is not None and not rates.tokens_per_s and now.server.phase is Phase.PROMPT:
         return f"Prompt reads {per_second(per_s)} AGAIN."
-    if per_token is not None and _is_plausible(per_token, now.active_bytes):
+    if per_token is not None and _agrees(now):
         return f"Every token reads {format_mb(per_token)} MB AGAIN."
     return "Reads from disk AGAIN." if per_s is None else f"Reads {per_second(per_s)} AGAIN."
 

@@ -93,6 +93,16 @@ def test_tokens_count_over_the_time_in_which_the_server_generated() -> None:
     assert derive_rates(made, ACTIVE, None)[0].tokens_per_s == pytest.approx(10)
 
 
+def test_a_first_answer_after_the_first_sample_hides_no_rate() -> None:
+    made = window(
+        sample(t, read=t * 40 * MB, tokens=None if t < 2 else t * 10, phase=Phase.GENERATE if t > 1 else Phase.UNKNOWN)
+        for t in range(11)
+    )
+    rates, _ = derive_rates(made, ACTIVE, None)
+    assert rates.tokens_per_s == pytest.approx(10)
+    assert rates.read_bytes_per_token == pytest.approx(4 * MB)
+
+
 def test_counters_that_move_when_a_request_ends_give_no_rate() -> None:
     def by_metrics(t: int) -> Sample:
         made = sample(t, tokens=100 * (t // 5))

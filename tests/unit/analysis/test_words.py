@@ -163,8 +163,21 @@ def test_again_is_in_capitals_and_first_reads_are_not() -> None:
     assert "again" not in warming.lower()
 
 
+def test_what_does_not_agree_with_the_rates_beside_it_is_said_per_second() -> None:
+    # half of the window was a prompt: 40 MB a token x 10 tokens/s is not 1,000 MB/s
+    now = situation(
+        State.THRASHING, rates=rates(reread_bytes_per_token=40e6, reread_bytes_per_s=1000e6, tokens_per_s=10.0)
+    )
+    assert headline(now) == "The server reads 1,000 MB/s from disk AGAIN: it had been in memory."
+    assert headline_short(now) == "Reads 1,000 MB/s AGAIN."
+
+
 def test_read_ahead_that_exceeds_the_need_is_no_part_of_it() -> None:
-    text = headline(situation(State.THRASHING, rates=rates(reread_bytes_per_token=5000e6, tokens_per_s=1.0)))
+    text = headline(
+        situation(
+            State.THRASHING, rates=rates(reread_bytes_per_token=5000e6, reread_bytes_per_s=5000e6, tokens_per_s=1.0)
+        )
+    )
     assert text == f"Every token reads 5,000 MB from disk AGAIN; it needs only {ACTIVE / MB:,.0f} MB."
 
 

@@ -6,14 +6,18 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moewatch.cli.residency import count
+from moewatch.domain.layout import ModelLayout
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.modelfile.layout import read_layout
 from tests.support import gguf_models
+from tests.support.layouts import layout_of
 from tests.support.model_disk import ModelDisk, evict
 from tests.support.tools import fincore_resident_bytes, vmtouch_resident_bytes
 
@@ -107,6 +111,10 @@ def assert_agreement(paths: list[Path]) -> None:
         assert b"".join(bytes([run["resident"]]) * run["count"] for run in runs) == bits[index]
 
 
+def plain_layout(path: Path) -> ModelLayout:
+    return layout_of([path], [])
+
+
 def odd_model(directory: Path, split: int = 0) -> list[Path]:
     """Tensors of which none begins or ends with a page; a slice of an expert is 36,864 bytes and starts anywhere."""
     paths = gguf_models.write_model(gguf_models.qwen3moe(), directory / "odd.gguf", split_tensors=split)
@@ -154,6 +162,43 @@ def test_agreement_on_overlayfs() -> None:
             assert_agreement([path])
         finally:
             subprocess.run(["umount", folders["merged"]], check=True, timeout=20)
+
+
+def test_while_pages_come_and_go_it_is_within_a_tenth_of_mincore() -> None:
+    """A thread touches and pages out stretches of a mapping, as a server under pressure does."""
+    size, stretch, pageout = 64 << 20, 1 << 20, 21
+    with ModelDisk(size_bytes=128 << 20) as disk:
+        path = disk.path / "churn.bin"
+        path.write_bytes(os.urandom(1 << 20) * (size >> 20))
+        evict(path)
+        stop = threading.Event()
+
+        def churn(mapped: mmap.mmap) -> None:
+            chance = random.Random(5)  # noqa: S311 - a pattern, no secret
+            while not stop.wait(0.002):
+                mapped.madvise(pageout, chance.randrange(size // stretch) * stretch, stretch)
+                start = chance.randrange(size // stretch) * stretch
+                for at in range(start, start + stretch, PAGE):
+                    mapped[at]
+
+        with path.open("rb") as file, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
+            thread = threading.Thread(target=churn, args=(mapped,), daemon=True)
+            thread.start()
+            try:
+                ratios = []
+                for _ in range(20):
+                    stop.wait(0.05)
+                    counted = count(SystemPageCache(), plain_layout(path)).runs[0]
+                    by_mincore = SystemPageCache().mincore(file.fileno(), 0, size)
+                    pages = sum(byte & 1 for byte in by_mincore)
+                    assert counted is not None
+                    if pages > size // PAGE // 8:
+                        ratios.append(counted.within(0, size) / (pages * PAGE))
+            finally:
+                stop.set()
+                thread.join()
+    assert len(ratios) >= 10
+    assert 0.9 <= sorted(ratios)[len(ratios) // 2] <= 1.1
 
 
 def test_files_of_any_kind_and_directories(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Which pages are hot, from looks at what is in memory, some seconds apart. Pure.
 
-Nothing tells directly which resident page is in use. While pages are pushed out, the kernel's own choice does: what stays
-through it is used most, what came in is used now, what left and did not come back is not. While nothing is pushed out,
-what stays may be left from anything, so what came in counts more.
+Nothing tells directly which resident page is in use. What came in while watched was asked for (or lay beside it). What stayed
+may be left from anything, the load for instance, until so much was pushed out that the kernel had to choose among all of it:
+then what stayed is used most. What left and did not come back is not hot.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ from moewatch.cache.runs import Run, intersect, normalise, subtract, total
 Files = list[list[Run]]  # runs per shard
 
 HOT, WARM, PASSING = 1.0, 0.5, 0.25
-PRESSED_RATIO = 0.05  # of what is resident has departed while watched: the kernel had to choose
+# Of what is resident, departed while watched. The kernel takes from its inactive list first, about half of the file pages
+# (mm/vmscan.c, inactive_is_low): after that much, what was only left over is gone.
+PRESSED_RATIO = 0.5
 
 
 class HeatWatch:

@@ -15,7 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from moewatch.cache.hotset import HotModel, Hotset, Seen, make_hotset
+from moewatch.cache.heat import HeatWatch
+from moewatch.cache.hotset import Files, HotModel, Hotset, Seen, make_hotset
 from moewatch.cache.hotset_file import check_model, identify, read_hotset, write_hotset
 from moewatch.cache.residency import ShardCache
 from moewatch.clock import Clock
@@ -131,25 +132,39 @@ def keep(hotset: Hotset, wall_ns: int) -> Path:
     return path
 
 
-def take_hotset(layout: ModelLayout, *, created: str, seen: Seen) -> Hotset:
-    """What is in memory now, as a hot set.
+def look_at(layout: ModelLayout) -> tuple[Files, int]:
+    """What is in memory now, and the size of a page.
 
     Raises:
-        MoewatchError: it cannot be known, or the model not be read.
+        MoewatchError: it cannot be known.
+        ReadingError: a file cannot be opened.
     """
     shards = open_shards(layout)
     try:
         cache = ShardCache(SystemPageCache(), shards)
-        return make_hotset(
-            identify(layout),
-            [(1.0, cache.resident())],
-            basis="residency",
-            created=created,
-            page_bytes=cache.page_bytes,
-            seen=seen,
-        )
+        return cache.resident(), cache.page_bytes
     finally:
         close_shards(shards)
+
+
+def take_hotset(layout: ModelLayout, *, created: str, seen: Seen, first: Files | None = None) -> Hotset:
+    """What is in memory now, as a hot set; weighed against a `first` look (heat.py) when there was one.
+
+    Raises:
+        MoewatchError: it cannot be known, or the model not be read.
+        ReadingError: a file cannot be opened.
+    """
+    resident, page_bytes = look_at(layout)
+    heat = HeatWatch(resident if first is None else first)
+    heat.look(resident)
+    return make_hotset(
+        identify(layout),
+        heat.tiers(),
+        basis="residency" if first is None else "watched",
+        created=created,
+        page_bytes=page_bytes,
+        seen=seen,
+    )
 
 
 class HotsetKeeper:
@@ -169,40 +184,55 @@ class HotsetKeeper:
         self._layout_of = layout_of
         self._tell = tell
         self._good = GoodTime()
+        self._first: Files | None = None  # in memory when the work began
+        self._wants_first = True
         self._thread: threading.Thread | None = None
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
         if isinstance(event, Started):
             self._good = GoodTime()
+            self._first, self._wants_first = None, True
         elif isinstance(event, FrameReady):
             self._good = with_frame(self._good, event.frame)
-            if should_save(self._good):
+            if self._wants_first and event.frame.verdict.state not in (State.LOADING, State.UNKNOWN):
+                self._wants_first = False
+                self._run(self._look)
+            if should_save(self._good) and self._save(event.frame):
                 self._good = replace(self._good, saved_ns=self._good.good_ns)
-                self._save(event.frame)
 
     def join(self, timeout_s: float = 10.0) -> None:
         """Wait for a save that is under way."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def _save(self, frame: Frame) -> None:
+    def _run(self, work: Callable[[ModelLayout], None]) -> bool:
+        """In a thread; False while one is at work, or without a model."""
         layout = self._layout_of()
         if layout is None or (self._thread is not None and self._thread.is_alive()):
-            return
+            return False
+        self._thread = threading.Thread(target=work, args=(layout,), name="hotset", daemon=True)
+        self._thread.start()
+        return True
+
+    def _look(self, layout: ModelLayout) -> None:
+        with contextlib.suppress(MoewatchError, OSError):  # without it, the set is of one look
+            self._first = look_at(layout)[0]
+
+    def _save(self, frame: Frame) -> bool:
         seen = Seen(
             watched_ns=self._good.good_ns,
             state=State(frame.verdict.state).value,
             tokens=self._good.tokens,
             loss_ratio=frame.verdict.loss_ratio,
         )
-        self._thread = threading.Thread(target=self._work, args=(layout, seen), name="hotset", daemon=True)
-        self._thread.start()
+        return self._run(lambda layout: self._work(layout, seen))
 
     def _work(self, layout: ModelLayout, seen: Seen) -> None:
         try:
             created = datetime.fromtimestamp(self._clock.wall_ns() / S, UTC).isoformat(timespec="seconds")
-            path = keep(take_hotset(layout, created=created, seen=seen), self._clock.wall_ns())
+            hotset = take_hotset(layout, created=created, seen=seen, first=self._first)
+            path = keep(hotset, self._clock.wall_ns())
         except ReadingError as error:
             self._tell(f"The hot set was not saved: {error.detail}.")
         except (MoewatchError, OSError) as error:

@@ -54,7 +54,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     kept_bytes: int  # of that, left for programs to grow
     load_mode: LoadMode = LoadMode.MMAP
     is_moe: bool = False
-    hot_bytes: int | None = None  # experts in the hot set; None without one
+    hot_bytes: int | None = None  # experts in the tiers of the hot set that fit; None without one
     is_hot_proven: bool = False
     dense_ratio: float | None = None  # in memory, while it worked
     has_worked: bool = False  # tokens came while it was watched
@@ -73,6 +73,18 @@ class Facts(Struct, frozen=True, kw_only=True):
         stream = max(STREAM_FLOOR_BYTES, int(STREAM_RATIO * self.room_bytes))
         most = max(0, self.room_bytes - self.kept_bytes - stream)
         return most if self.budget_bytes is None else min(most, self.budget_bytes)
+
+
+def tiers_that_fit(sizes: Sequence[int], facts: Facts) -> int:
+    """How many tiers of a hot set, hottest first, may be held beside what every token needs; the first at least."""
+    left = facts.most_bytes - facts.dense_bytes
+    count = 0
+    for size in sizes:
+        left -= size
+        if left < 0:
+            break
+        count += 1
+    return max(1, count)
 
 
 class Decision(Struct, frozen=True, kw_only=True):

@@ -89,18 +89,19 @@ class Pin:
         self._cgroup, self._cgroup_procs, self._payer = charged_group(self._root, pid)
         self._stall = StallMeter(self._root, self._cgroup, clock)
         self._before: float | None = None
+        self._hot: Hotset | None = None
         self._wanted_bytes = 0
 
     def run(self) -> int:
         """Returns the exit code."""
         from moewatch.cache.pin import choose_runs, decide  # noqa: PLC0415 - nothing eager
 
-        hotset = self._hotset()
+        self._hot = self._hotset()
         watch_ns = EXPERTS_NS if self._warmup.layout.summary.n_expert else WATCH_NS
         diagnostics.say(f"watching the server for {watch_ns // S} s before anything is held.")
         frame = self._watch_first(watch_ns)
         self._before = frame.rates.tokens_per_s if self._latest.tokens else None
-        facts = self._facts(frame, hotset)
+        facts = self._facts(frame)
         decision = decide(facts, self._options.what)
         forced = not decision.helps and self._options.force and decision.may_force
         self._show(facts, decision, forced=forced)
@@ -110,7 +111,7 @@ class Pin:
             self._warmup.layout,
             self._options.what,
             facts.most_bytes,
-            hot=hotset.file_runs if hotset is not None else (),
+            hot=self._hot.file_runs if self._hot is not None else (),
             not_needed=self._warmup.not_needed,
             page_bytes=self._warmup.cache.page_bytes,
         )
@@ -144,8 +145,10 @@ class Pin:
             raise TargetError("The server could not be watched; moewatch doctor says what is missing.")
         return frame
 
-    def _facts(self, frame: Frame, hotset: "Hotset | None") -> "Facts":
-        from moewatch.cache.pin import Facts  # noqa: PLC0415 - nothing eager
+    def _facts(self, frame: Frame) -> "Facts":
+        from msgspec.structs import replace  # noqa: PLC0415 - nothing eager
+
+        from moewatch.cache.pin import Facts, tiers_that_fit  # noqa: PLC0415
         from moewatch.cache.plan import class_runs  # noqa: PLC0415
         from moewatch.cache.runs import intersect, total  # noqa: PLC0415
         from moewatch.domain.layout import WeightClass  # noqa: PLC0415
@@ -155,10 +158,7 @@ class Pin:
         classes = class_runs(warmup.layout, warmup.not_needed, warmup.cache.page_bytes)
         room = warmup.prepare(What.DENSE, with_speed=False).room
         experts = classes[WeightClass.EXPERT]
-        hot_bytes = None
-        if hotset is not None:
-            hot_bytes = sum(total(intersect(*pair)) for pair in zip(hotset.runs, experts, strict=True))
-        return Facts(
+        facts = Facts(
             dense_bytes=sum(map(total, classes[WeightClass.DENSE])),
             expert_bytes=sum(map(total, experts)),
             active_bytes=frame.active_bytes_per_token,
@@ -166,14 +166,21 @@ class Pin:
             kept_bytes=room.kept_bytes,
             load_mode=frame.target.load_mode,
             is_moe=any(experts),
-            hot_bytes=hot_bytes,
-            is_hot_proven=hotset is not None and hotset.is_proven,
+            is_hot_proven=self._hot is not None and self._hot.is_proven,
             dense_ratio=frame.residency.dense_ratio,
             has_worked=bool(self._latest.tokens),
             is_even=frame.skew is not None and frame.skew.evenness is Evenness.EVEN,
             state=frame.verdict.state,
             budget_bytes=self._options.budget,
         )
+        if self._hot is None:
+            return facts
+        sizes = [
+            sum(total(intersect(*pair)) for pair in zip(tier.runs, experts, strict=True)) for tier in self._hot.tiers
+        ]
+        count = tiers_that_fit(sizes, facts)
+        self._hot = replace(self._hot, tiers=self._hot.tiers[:count])
+        return replace(facts, hot_bytes=sum(sizes[:count]))
 
     def _show(self, facts: "Facts", decision: "Decision", *, forced: bool) -> None:
         if self._as_json:

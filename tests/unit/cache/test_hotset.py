@@ -269,21 +269,21 @@ def test_heat_of_a_look_is_what_is_there() -> None:
     assert HeatWatch([[(0, 10)]]).tiers() == [(HOT, [[(0, 10)]])]
 
 
-def test_heat_while_nothing_leaves_what_came_is_hotter() -> None:
+def test_heat_what_came_in_is_hotter_than_what_may_be_left_over() -> None:
     heat = HeatWatch([[(0, 100)]])
-    heat.look([[(0, 120)]])
+    heat.look([[(20, 120)]])
     assert not heat.is_pressed
-    assert heat.tiers() == [(HOT, [[(100, 120)]]), (WARM, [[(0, 100)]]), (PASSING, [[]])]
+    assert heat.tiers() == [(HOT, [[(100, 120)]]), (WARM, [[(20, 100)]]), (PASSING, [[]])]
 
 
 def test_heat_under_pressure_what_stays_is_hotter_and_what_left_is_out() -> None:
     heat = HeatWatch([[(0, 100)]])
     heat.look([[(20, 120)]])  # 0-20 left for good, 100-120 came
-    heat.look([[(20, 110), (130, 140)]])  # 110-120 came and went, 130-140 came
-    assert heat.departed_bytes == 30
+    heat.look([[(50, 110), (130, 140)]])  # 20-50 left, 110-120 came and went, 130-140 came
+    assert heat.departed_bytes == 60
     assert heat.is_pressed
     assert heat.tiers() == [
-        (HOT, [[(20, 100)]]),
+        (HOT, [[(50, 100)]]),
         (WARM, [[(100, 110), (130, 140)]]),
         (PASSING, [[(110, 120)]]),
     ]

@@ -157,11 +157,12 @@ def test_the_keeper_saves_once_and_says_so(layout: ModelLayout) -> None:
     keeper(Started(header=HEADER, wall_ns=0))
     for frame in frames((State.STEADY, 15, 5)):
         keeper(FrameReady(frame=frame))
-    keeper.join()
+        keeper.join()  # a minute of frames is over before a thread has begun
     (path,) = offered_for(layout)
     hotset = read_hotset(path)
     assert hotset.is_proven
     assert hotset.size_bytes > 0
+    assert hotset.basis == "watched", "weighed against a look when the work began"
     assert len(said) == 1
     assert str(path) in said[0]
 
@@ -173,6 +174,6 @@ def test_the_keeper_says_why_it_could_not(layout: ModelLayout, monkeypatch: pyte
     keeper = HotsetKeeper(ManualClock(), lambda: layout, said.append)
     for frame in frames((State.STEADY, 11, 5)):
         keeper(FrameReady(frame=frame))
-    keeper.join()
+        keeper.join()
     assert len(said) == 1
     assert "not saved" in said[0]

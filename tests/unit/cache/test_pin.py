@@ -16,7 +16,7 @@ from moewatch.cache import pin
 from moewatch.cache.child import ReaderEndedError
 from moewatch.cache.holder import STEP_BYTES
 from moewatch.cache.holding import HolderProcess, limit_words, steps
-from moewatch.cache.pin import Facts, Look, Part, Watch, choose_runs, decide, with_look
+from moewatch.cache.pin import Facts, Look, Part, Watch, choose_runs, decide, tiers_that_fit, with_look
 from moewatch.cache.runs import Run, total
 from moewatch.clock import SystemClock
 from moewatch.domain.frame import State
@@ -101,6 +101,13 @@ def test_the_rest_has_room_to_stream() -> None:
     assert DENSE.most_bytes < DENSE.room_bytes - DENSE.kept_bytes
     assert changed(DENSE, budget_bytes=GIB).most_bytes == GIB
     assert changed(DENSE, budget_bytes=100 * GIB).most_bytes == DENSE.most_bytes, "more than fits is never held"
+
+
+def test_whole_tiers_are_held_and_the_first_decides() -> None:
+    room = PROVEN.most_bytes - PROVEN.dense_bytes
+    assert tiers_that_fit([room], PROVEN) == 1
+    assert tiers_that_fit([room // 2, room // 4, room], PROVEN) == 2
+    assert tiers_that_fit([room + 1, 1], PROVEN) == 1, "and decide says that it does not fit"
 
 
 @pytest.fixture

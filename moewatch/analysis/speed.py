@@ -9,7 +9,7 @@ One token takes the time to work through the weights it needs plus the time to r
 m says how much better the cache does than chance: 1 for a router that picks evenly and forgets, more when the experts of
 one token are likely again at the next. Fitted to a real llama-server with memory for 70, 50 and 30 % of the experts and
 read-ahead of 16 KiB to 4 MiB it was 3.3 to 4.4, for a router that prefers no expert; trained routers were not measured, so
-the assumed range goes further down. Errors are taken to be independent: they are combined as squares, of logarithms where
+the assumed range goes further both ways. Errors are taken to be independent: they are combined as squares, of logarithms where
 figures are multiplied (docs/explanation/estimate.md).
 """
 
@@ -19,14 +19,14 @@ from moewatch.analysis.kvcache import UBATCH_TOKENS
 from moewatch.domain.estimate import Expectation, Machine, ModelParts, Placement, Range
 from moewatch.units import GB, MB
 
-SKEW_LOW, SKEW_HIGH = 2.4, 4.4
+SKEW_LOW, SKEW_HIGH = 2.5, 5.0
 # A pattern that goes round (a dense model, or one token's needs above the room) evicts what it will need next: with room
 # for 90 % of a dense model 640 MB/s were read for 0.5 tokens/s, so about 0.8 of it each time (measured)
 ROUND_LOW, ROUND_HIGH = 0.5, 1.0
 # Weights worked through per second without a measurement: from a laptop with one DDR4 channel to a desktop with two of DDR5
 HOST_ASSUMED = Range(8 * GB, 60 * GB)
 GPU_ASSUMED = Range(150 * GB, 900 * GB)  # memory of a laptop GPU to that of the largest for desktops
-HOST_RATIO = Range(0.3, 0.7)  # of measured memory traffic: what llama.cpp gets out of it (0.42 for F16 on 2 cores)
+HOST_RATIO = Range(0.32, 0.9)  # of measured memory traffic: what llama.cpp gets out of it (0.42 to 0.84 for F16 on 2 cores)
 # Random reads of 128 KiB by a few threads, where nothing was measured [?]
 DISK_ASSUMED = Range(200 * MB, 3 * GB)  # SATA SSD to a good NVMe
 ROTATING_ASSUMED = Range(8 * MB, 40 * MB)

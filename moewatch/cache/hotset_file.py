@@ -101,8 +101,6 @@ def write_hotset(hotset: Hotset, path: Path, *, force: bool = False) -> int:
     if len(content) > MAX_FILE_BYTES:
         raise MoewatchError(f"{path.name} would be too large for a hot set; watch for a shorter time.")
     refusal = UnusableFileError(f"{path} exists already; choose another name, or --force replaces it.")
-    if not force and path.exists():
-        raise refusal
     temporary: Path | None = None
     try:
         fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -205,7 +205,7 @@ def choose_runs(
     """
     classes = class_runs(layout, not_needed, page_bytes)
     chosen: Files = [[] for _ in layout.files]
-    left = most_bytes // page_bytes * page_bytes
+    left = most_bytes
     if Part.DENSE in parts:
         for index, runs in enumerate(classes[WeightClass.DENSE]):
             chosen[index] = first_bytes(runs, left, page_bytes)

@@ -19,7 +19,7 @@ from moewatch.analysis.kvcache import UBATCH_TOKENS
 from moewatch.domain.estimate import Expectation, Machine, ModelParts, Placement, Range
 from moewatch.units import GB, MB
 
-SKEW_LOW, SKEW_HIGH = 2.5, 5.0
+SKEW_LOW, SKEW_HIGH = 2.8, 4.8
 # A pattern that goes round (a dense model, or one token's needs above the room) evicts what it will need next: with room
 # for 90 % of a dense model 640 MB/s were read for 0.5 tokens/s, so about 0.8 of it each time (measured)
 ROUND_LOW, ROUND_HIGH = 0.5, 1.0
@@ -32,7 +32,7 @@ DISK_ASSUMED = Range(200 * MB, 3 * GB)  # SATA SSD to a good NVMe
 ROTATING_ASSUMED = Range(8 * MB, 40 * MB)
 # Faults through a mapping against plain reads: pages are made for them, and threads wait for the one that faults (410 MB/s
 # re-read, 470 while waiting, where plain reads made 700 to 800; measured)
-DISK_RATIO = Range(0.5, 0.9)
+DISK_RATIO = Range(0.5, 1.0)
 LAYER_S = Range(10e-6, 120e-6)  # each layer's fixed cost: threads that wait for one another, small kernels
 PREFILL_GAIN = Range(1.2, 8.0)  # a token of a batch against a single one, on the CPU
 _SMALL_BATCH = 4

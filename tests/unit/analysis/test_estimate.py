@@ -174,6 +174,17 @@ class TestSpeed:
         everything = derive_estimate(parts, machine(64, vram, disk)).expectation
         assert everything.tokens_per_s.high >= base.tokens_per_s.high * (1 - 1e-9)
 
+    def test_so_does_a_room_too_small_for_one_token(self) -> None:
+        parts = moe(16, 4)
+        used = parts.summary.active_bytes_per_token or 0
+        anon = derive_estimate(parts, machine()).placement.host_anon_bytes / GIB
+        above, below = (
+            derive_estimate(parts, machine(used / GIB + anon + more)).expectation.missing_bytes_per_token
+            for more in (0.05, -0.05)
+        )
+        assert below == Range(used / 2, used)
+        assert above.high < below.low
+
     def test_a_dense_model_falls_off_a_cliff(self) -> None:
         parts = moe(0, 8)
         fits, nearly = (derive_estimate(parts, machine(room)).expectation for room in (12, 8))

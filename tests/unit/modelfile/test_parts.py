@@ -1,6 +1,7 @@
 """A model taken apart: every sum agrees to the byte with the reference reader."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -9,7 +10,7 @@ import pytest
 from moewatch.modelfile.choices import choose, group_models, name_in_path
 from moewatch.modelfile.parts import derive_parts
 from moewatch.modelfile.shards import read_shards
-from tests.support.gguf_models import ARCHITECTURES, EMBD, FF_EXP, deepseek2, glm4moe, qwen3moe, write_model
+from tests.support.gguf_models import ARCHITECTURES, EMBD, FF_EXP, TensorSpec, deepseek2, glm4moe, qwen3moe, write_model
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
@@ -49,6 +50,15 @@ def test_what_a_fault_begins_to_read(tmp_path: Path) -> None:
     parts = derive_parts(read_shards(path))
     assert parts.slice_bytes == EMBD * FF_EXP // 256 * 144  # one expert's part of one Q4_K tensor
     assert parts.used_ratio == 0.25
+
+
+def test_the_gate_of_a_shared_expert_is_a_router(tmp_path: Path) -> None:
+    spec = qwen3moe()
+    gate = TensorSpec("blk.0.ffn_gate_inp_shexp.weight", (EMBD,), "F32")
+    (path,) = write_model(replace(spec, tensors=(*spec.tensors, gate)), tmp_path / "m.gguf")
+    parts = derive_parts(read_shards(path))
+    assert parts.router_bytes == 2 * EMBD * 8 * 4 + EMBD * 4
+    assert parts.shared_bytes == 0
 
 
 def test_layers_that_only_draft_are_marked(tmp_path: Path) -> None:

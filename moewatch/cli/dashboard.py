@@ -65,12 +65,12 @@ def main(options: argparse.Namespace) -> int:
     return show(feed, options, LiveWarmer(model=Path(options.model[0]) if options.model else None))
 
 
-def show(feed: "Feed", options: argparse.Namespace, warmer: "Warmer | None" = None) -> int:
-    """Run the dashboard on a feed until the person quits."""
+def show(feed: "Feed", options: argparse.Namespace, warmer: "Warmer | None" = None, again: str | None = None) -> int:
+    """Run the dashboard on a feed until the person quits; `again` is the command that shows the same once more."""
     from moewatch.tui.app import MoewatchApp  # noqa: PLC0415 - textual only when it is drawn
 
     plain = {"never": True, "always": False}.get(options.color)  # None: by NO_COLOR
-    app = MoewatchApp(feed, warmer=warmer, ascii=options.ascii or None, bell=options.bell, no_color=plain)
+    app = MoewatchApp(feed, warmer=warmer, again=again, ascii=options.ascii or None, bell=options.bell, no_color=plain)
     try:
         app.run()
     finally:

@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
             return watch(target, Printer(as_json=options.json))
     feed = DemoFeed(target, clock)
     try:
-        return show(feed, options, LiveWarmer(clock=clock))
+        return show(feed, options, LiveWarmer(clock=clock), again="moewatch demo")
     finally:
         feed.stop()
 

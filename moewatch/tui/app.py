@@ -85,12 +85,16 @@ class MoewatchApp(App[None]):
         feed: Feed,
         *,
         warmer: Warmer | None = None,
+        again: str | None = None,
         ascii: bool | None = None,  # noqa: A002 - the option's own name
         bell: bool = False,
         no_color: bool | None = None,
         zone: tzinfo | None = None,
     ) -> None:
-        """`warmer` None: there is nothing to warm, as in a replay; `ascii` None: by TERM and locale; `bell`: ring on a change of state; `no_color` None: by NO_COLOR (no-color.org)."""
+        """`warmer` None: there is nothing to warm, as in a replay; `again`: what to call to see this once more.
+
+        `ascii` None: by TERM and locale; `bell`: ring on a change of state; `no_color` None: by NO_COLOR (no-color.org).
+        """
         plain = no_color if no_color is not None else bool(os.environ.get("NO_COLOR"))
         if no_color is False:
             os.environ.pop("NO_COLOR", None)  # textual reads it, too; colour was asked for by name
@@ -98,6 +102,7 @@ class MoewatchApp(App[None]):
         self.animation_level = "none"
         self._feed = feed
         self._warmer = warmer
+        self._again = again
         self._warm: WarmState | None = None
         self._session = Session()
         self._layout = Layout()
@@ -318,7 +323,10 @@ class MoewatchApp(App[None]):
         frame = self._held[0] if self._held else self._session.frame
         with self._session.locked() as session:
             remarks = footlines.remarks(self._view(session))
-        self.push_screen(Page(lambda width: pages.advice_page(frame, remarks, width, self._glyphs), self._styles))
+        listed = viewmodel.timed_advice(frame, self._zone)
+        self.push_screen(
+            Page(lambda width: pages.advice_page(frame, listed, remarks, width, self._glyphs), self._styles)
+        )
 
     def action_experts(self) -> None:
         """Show what of each expert is in memory."""
@@ -467,8 +475,9 @@ class MoewatchApp(App[None]):
                 lines.append(f"worst minute: {worst.again_mb_per_s:,.0f} MB/s read AGAIN{rate}, at {at}")
             if session.frame is not None and session.position is None:
                 pid = session.frame.target.pid
-                lines.append(f"watch again: moewatch --pid {pid}")
-                lines.append(f"record it:   moewatch record -o moewatch.jsonl.gz --pid {pid}")
+                lines.append(f"watch again: {self._again or f'moewatch --pid {pid}'}")
+                if self._again is None:
+                    lines.append(f"record it:   moewatch record -o moewatch.jsonl.gz --pid {pid}")
         return "\n".join(self._glyphs.plain(line) for line in lines)
 
 

@@ -98,9 +98,10 @@ def map_rows(look: Look, width: int, height: int) -> list[Row]:
     columns = map_columns(shown, width)
     grid = lay_out(shown, columns, zoom=look.zoom, expert=look.expert or 0)
     has_shares = columns < width - _label_columns(shown)
+    columns = grid.cells * grid.stretch
     rows = [_ruler(look, grid, columns, has_shares=has_shares)]
     pairs = range(look.top, min(look.top + height - 1, look.pairs))
-    rows.extend(_pair_row(look, grid, pair, columns, has_shares=has_shares) for pair in pairs)
+    rows.extend(_pair_row(look, grid, pair, has_shares=has_shares) for pair in pairs)
     return rows
 
 
@@ -145,7 +146,7 @@ def _ruler(look: Look, grid: Grid, columns: int, *, has_shares: bool) -> Row:
     return (Span(label, Role.DIM), Span(text[:at], Role.DIM), arrow, Span(text[at + 1 :], Role.DIM), right)
 
 
-def _pair_row(look: Look, grid: Grid, pair: int, columns: int, *, has_shares: bool) -> Row:
+def _pair_row(look: Look, grid: Grid, pair: int, *, has_shares: bool) -> Row:
     shown = look.map
     upper, lower = 2 * pair, 2 * pair + 1
     digits = _digits(shown)
@@ -162,9 +163,8 @@ def _pair_row(look: Look, grid: Grid, pair: int, columns: int, *, has_shares: bo
         cells[at] = Span(_signs(look, halves, at) * grid.stretch, Role.ALARM)
     row.extend(cells)
     if has_shares:
-        row.append(Span(" " * (columns - grid.cells * grid.stretch + 1)))
         texts = [_share_text(shown, layer, look.glyphs) for layer in (upper, lower)]
-        row.append(Span("".join(f"{text:>4}" for text in texts)))
+        row.append(Span(" " + "".join(f"{text:>4}" for text in texts)))
     return tuple(row)
 
 

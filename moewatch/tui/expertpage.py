@@ -15,10 +15,10 @@ from moewatch.units import GIB, MB, S, format_mb, format_percent, format_size
 
 LEFT_LONG_AGO_S = 255  # as in ExpertMap.left_s
 TINY_COLUMNS, TINY_ROWS = 30, 5  # below: the expert under the cursor only
-ROOMY_COLUMNS = 90  # from here lines spell things out
+MEDIUM_COLUMNS, ROOMY_COLUMNS = 70, 90  # from here lines say more, and spell it out
 FEW_PAIRS = 4  # the map keeps so many rows before other lines give way
-LIST_ROWS = 8  # of the experts read again most, where there is room for the files as well
-STRIP_LABEL = 14  # columns before a strip of a file
+LEAST_STRIP = 8  # columns of a strip that says anything
+STRIP_LABEL = 15  # columns before a strip of a file
 LINES_PER_FILE = 6
 _SHORT_MODES = {Mode.MEMORY: "in memory", Mode.AGAIN: "read AGAIN", Mode.CHANGED: "came in"}
 PARTS_SHOWN = 4  # tensors of one expert
@@ -127,44 +127,48 @@ def _legend(look: Look, width: int) -> Row:
             Mode.CHANGED: "+ came into memory since the mark   - left it   . as it was   ?: not known",
         }
         return (Span(" "), Span(fit(texts[look.mode], width - 1, "~"), Role.DIM))
+    signs = _shade_legend(look, window, width) if look.has_shades else _sign_legend(look, window, width)
     row: list[Span] = [Span(" ")]
-    if not look.has_shades:
+    for entry in signs:  # whole entries only: a legend that is cut in a word explains nothing
+        if width_of((*row, *entry)) <= width:
+            row.extend(entry)
+    return tuple(row)
+
+
+def _sign_legend(look: Look, window: str, width: int) -> list[list[Span]]:
+    role = Role.AGAIN if look.mode is Mode.AGAIN else Role.MEMORY
+    if width < MEDIUM_COLUMNS:
+        entries = [[Span("▀▄█", role), Span(f" {_SHORT_MODES[look.mode]}", Role.DIM)]]
+    else:
         what = {
             Mode.MEMORY: "half or more in memory",
             Mode.AGAIN: f"half or more of its size read AGAIN in {window}",
             Mode.CHANGED: "came in since the mark",
         }[look.mode]
-        role = Role.AGAIN if look.mode is Mode.AGAIN else Role.MEMORY
-        for sign, name in (("▀", "upper layer "), ("▄", "lower "), ("█", f"both: {what}")):
-            row.extend((Span(sign, role), Span(f" {name}", Role.DIM)))
-        if width_of(row) > width:
-            row = [Span(" "), Span("▀▄█", role), Span(f" {_SHORT_MODES[look.mode]}", Role.DIM)]
-        if look.mode is Mode.MEMORY:
-            row.extend((Span("  x", Role.AGAIN), Span(f" read AGAIN <{window}", Role.DIM)))
-        if look.mode is Mode.CHANGED:
-            row.extend((Span("  -", Role.DIM), Span(" left", Role.DIM)))
-        return _cut(row, width)
-    if width >= ROOMY_COLUMNS:
-        row.append(Span("upper and lower half: two layers  ", Role.DIM))
-    swatches = [shades.cell(shade, shade) for shade in Shade]
-    if look.mode is not Mode.AGAIN:
-        name = " share in memory  " if look.mode is Mode.MEMORY else " came since the mark  "
-        row.extend((*swatches[Shade.MEMORY_1 : Shade.MEMORY_4 + 1], Span(name, Role.DIM)))
+        signs = (("▀", "upper layer "), ("▄", "lower "), ("█", f"both: {what}"))
+        entries = [[Span(sign, role), Span(f" {name}", Role.DIM)] for sign, name in signs]
     if look.mode is Mode.MEMORY:
-        row.extend((*swatches[Shade.AGAIN_2 : Shade.AGAIN_4 + 1], Span(f" read AGAIN, {window}", Role.DIM)))
+        entries.append([Span("  x", Role.AGAIN), Span(f" read AGAIN <{window}", Role.DIM)])
+    if look.mode is Mode.CHANGED:
+        entries.append([Span("  -", Role.DIM), Span(" left", Role.DIM)])
+    return entries
+
+
+def _shade_legend(look: Look, window: str, width: int) -> list[list[Span]]:
+    swatches = [shades.cell(shade, shade) for shade in Shade]
+    memory = swatches[Shade.MEMORY_1 : Shade.MEMORY_4 + 1]
+    entries = [[Span("upper and lower half: two layers  ", Role.DIM)]] if width >= ROOMY_COLUMNS else []
+    if look.mode is Mode.MEMORY:
+        entries.append([*memory, Span(" share in memory  " if width >= ROOMY_COLUMNS else " in memory  ", Role.DIM)])
+        entries.append([*swatches[Shade.AGAIN_2 : Shade.AGAIN_4 + 1], Span(f" read AGAIN {window}", Role.DIM)])
     elif look.mode is Mode.AGAIN:
-        text = f" read AGAIN in {window}: <half, half, 1x, 2x its size"
-        row.extend((*swatches[Shade.AGAIN_1 : Shade.AGAIN_4 + 1], Span(text, Role.DIM)))
+        more = ": <half, half, 1x, 2x its size" if width >= MEDIUM_COLUMNS else ""
+        again = swatches[Shade.AGAIN_1 : Shade.AGAIN_4 + 1]
+        entries.append([*again, Span(f" read AGAIN in {window}{more}", Role.DIM)])
     else:
-        row.extend((swatches[Shade.LEFT], Span(" left", Role.DIM)))
-    return _cut(row, width)
-
-
-def _cut(row: list[Span], width: int) -> Row:
-    """Whole entries only: a legend that is cut in a word explains nothing."""
-    while width_of(row) > width and len(row) > 1:
-        row.pop()
-    return tuple(row)
+        entries.append([*memory, Span(" came since the mark  ", Role.DIM)])
+        entries.append([swatches[Shade.LEFT], Span(" left", Role.DIM)])
+    return entries
 
 
 def _statement(look: Look, around: Around, width: int) -> Row:
@@ -179,7 +183,7 @@ def _statement(look: Look, around: Around, width: int) -> Row:
     if around.said:
         text, role = around.said, Role.PLAIN
     if width_of((Span(text),)) > width - 2 and text.startswith("Memory, not"):
-        text = "Not the router's choice: what is in memory."
+        text = "Memory, not the router's choice."
     return (Span(" "), Span(fit(look.glyphs.plain(text), width - 2, look.glyphs.ellipsis), role))
 
 
@@ -204,8 +208,7 @@ def _inspected(look: Look, around: Around, width: int) -> str:
     shown, glyphs = look.map, look.glyphs
     layer, expert = look.layer or 0, look.expert or 0
     size = shown.bytes_per_expert[layer]
-    digits = max(2, len(str(shown.n_expert - 1)))
-    parts = [f" L{layer:02} e{expert:0{digits}} {glyphs.pointer} "]
+    parts = [f" {_name(look)} {glyphs.pointer} "]
     share = shown.share(layer, expert)
     if share is None:
         why = (
@@ -227,12 +230,23 @@ def _inspected(look: Look, around: Around, width: int) -> str:
         parts.append(f"left {clock(shown.seen_wall_ns - left * S, around.zone)}")
     if around.parts:
         first = around.parts[0]
-        parts.append(f"{clean(first.tensor)} at {first.offset / GIB:,.2f} GiB of {clean(first.file)}")
+        parts.append(f"{_short(first.tensor)} at {first.offset / GIB:,.2f} GiB of {clean(first.file)}")
     text = parts[0]
     for part in parts[1:]:
         if len(text) + 3 + len(part) <= width:
             text += f" {glyphs.dot} {part}"
     return fit(text, width, glyphs.ellipsis)
+
+
+def _name(look: Look) -> str:
+    """`L17 e042`: the expert under the cursor."""
+    digits = max(2, len(str(look.map.n_expert - 1)))
+    return f"L{look.layer or 0:02} e{look.expert or 0:0{digits}}"
+
+
+def _short(tensor: str) -> str:
+    """`ffn_gate_exps`: the layer stands beside it."""
+    return clean(tensor).removesuffix(".weight").rpartition(".")[2]
 
 
 def _keys(look: Look, width: int) -> Row:
@@ -250,12 +264,13 @@ def _keys(look: Look, width: int) -> Row:
     if look.map.n_expert <= map_columns(look.map, width):
         entries = [entry for entry in entries if entry[0] != "+/-"]
     row: list[Span] = []
-    for length in range(3):
+    for length, between in enumerate(("  ", "  ", " ")):
         row = [Span(" ")]
         for key, labels, action, is_chosen in entries:
             label = labels[length]
-            row.append(Span(key, Role.ALARM if is_chosen else Role.KEY, action))
-            row.append(Span((f" {label}" if label else "") + ("  " if length < 2 else " "), Role.DIM, action))  # noqa: PLR2004
+            word = f" {label}" if label else ""
+            row.append(Span(key + word if is_chosen else key, Role.ALARM if is_chosen else Role.KEY, action))
+            row.append(Span(between if is_chosen else word + between, Role.DIM, action))
         row[-1] = row[-1]._replace(text=row[-1].text.rstrip())
         if width_of(row) <= width:
             break
@@ -270,7 +285,7 @@ def _below(look: Look, around: Around, width: int, spare: int) -> list[Row]:
     files = _file_rows(look, around, width, _file_lines(spare, len(around.strips)))
     pages = _part_rows(look, around, width) if files else []
     room = spare - len(files) - len(pages)
-    rows = _most(look, width, min(room, LIST_ROWS) if files else room)
+    rows = _most(look, width, room)
     rows = [*rows, *pages, *files]
     return rows + [()] * (spare - len(rows)) if len(rows) <= spare else rows[:spare]
 
@@ -311,7 +326,7 @@ def _file_lines(spare: int, files: int) -> int:
 def _file_rows(look: Look, around: Around, width: int, lines: int) -> list[Row]:
     """Every file from its first byte to its last, as a defragmenter shows a disk."""
     columns = width - STRIP_LABEL - 1
-    if not lines or columns < LIST_ROWS:
+    if not lines or columns < LEAST_STRIP:
         return []
     rows: list[Row] = [()]
     for number, strip in enumerate(around.strips, 1):
@@ -336,14 +351,15 @@ def _strip_cell(look: Look, share: int) -> Span:
 
 def _part_rows(look: Look, around: Around, width: int) -> list[Row]:
     """The expert under the cursor page by page: a strip for each of its tensors."""
-    columns = width - 50
-    if not around.parts or columns < LIST_ROWS:
+    columns = width - 46
+    if not around.parts or columns < LEAST_STRIP:
         return []
-    rows: list[Row] = [(), (Span(f" L{look.layer or 0:02} e{look.expert or 0} page by page", Role.DIM),)]
+    heading = f" {_name(look)} page by page, in {clean(around.parts[0].file)}"
+    rows: list[Row] = [(), (Span(fit(heading, width, look.glyphs.ellipsis), Role.DIM),)]
     for part in around.parts[:PARTS_SHOWN]:
         pages = bytes(flag for _, count, is_in in part.pages for flag in [is_in] * count)
         where = f"{format_size(part.length)} at {part.offset / GIB:,.3f} GiB"
-        label = f" {fit(clean(part.tensor), 26):<26} {where:<21} "
+        label = f" {fit(_short(part.tensor), 18, look.glyphs.ellipsis):<18} {where:<24} "
         step = max(1, -(-len(pages) // columns))
         cells = []
         for start in range(0, len(pages), step):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moewatch.domain.frame import State
+from moewatch.domain.labels import ASCII_SYMBOL, SYMBOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Glyphs:
 # fmt: off
 _PLAIN = str.maketrans({
     "–": "-", "—": "-", "…": "~", "·": "|", "▸": ">", "×": "x", "│": "|", "←": "<", "→": ">", "↑": "^", "↓": "v",  # noqa: RUF001 - the design's own signs
-    "▌": "|", "▮": "!", "▲": "!", "●": "*", "○": "o", "↗": "^", "↘": "v", "✕": "x",
+    "▌": "|", "▮": "!", "▲": "!", "●": "*", "○": "o", "↗": "/", "↘": "\\", "✕": "x",
 })
 # fmt: on
 
@@ -57,10 +58,7 @@ BLOCKS = Glyphs(
     dense="█", experts="▓", table="▒", disk="·", gpu="◇",
     again="█", first="░", others="▒", trickle=".", resident="█", trace="•", limit="─", first_answer="▾",
     ramp=" ▁▂▃▄▅▆▇█",
-    states={
-        State.UNKNOWN: "?", State.IDLE: "○", State.LOADING: "↓", State.WARMING: "↗", State.STEADY: "●",
-        State.THRASHING: "▲", State.RECOVERING: "↘",
-    },
+    states=SYMBOL,
     ended="✕",
 )  # fmt: skip
 
@@ -70,10 +68,7 @@ ASCII = Glyphs(
     dense="#", experts="M", table="t", disk=".", gpu="G",
     again="#", first=":", others="+", trickle=".", resident="#", trace="o", limit="-", first_answer="v",
     ramp=" ._-=+*##",
-    states={
-        State.UNKNOWN: "?", State.IDLE: "o", State.LOADING: "v", State.WARMING: "^", State.STEADY: "*",
-        State.THRASHING: "!", State.RECOVERING: "v",
-    },
+    states=ASCII_SYMBOL,
     ended="x",
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from moewatch.domain.frame import ExpertMap
 from moewatch.tui import bars, expertpage, figures, footlines, viewmodel
 from moewatch.tui.expertmap import Look
-from moewatch.tui.rows import Role, Row, Span, apart, fit, pad, width_of
+from moewatch.tui.rows import Role, Row, Span, apart, pad, thin_out, width_of, wrap
 from moewatch.tui.viewmodel import View
 from moewatch.units import GIB
 
@@ -14,6 +14,7 @@ NARROW_COLUMNS = 40  # below: the banner only
 MEDIUM_COLUMNS, MEDIUM_ROWS = 80, 24  # from here: two plots
 WIDE_COLUMNS, WIDE_ROWS = 120, 36  # from here: five plots
 LEAST_PLOT_ROWS = 20  # five plots; what is left is the map's, when all of it fits
+NARROW_REMARK, WIDE_REMARK = 3, 2  # lines of a remark that is longer than the screen is wide
 TALL_ROWS = 50  # from here the evidence stands below the plots
 
 
@@ -60,7 +61,7 @@ class Layout:
         body.append((9, blank))
         said = footlines.remarks(view)
         if said:
-            body.append((2, (Span(fit(said[0], width, view.glyphs.ellipsis)),)))
+            body.extend((2, (Span(line),)) for line in wrap(said[0], width, NARROW_REMARK, view.glyphs.ellipsis))
         for bar in (bars.memory_bar(view.frame, view.glyphs), bars.model_bar(view.frame, view.summary, view.glyphs)):
             label = f"{bar.label:<5} {_gib(bar):>4} "
             body.append((1, (Span(label, Role.DIM), *bars.cells(bar, width - len(label), view.glyphs))))
@@ -71,10 +72,7 @@ class Layout:
         body.append((6, figures.marks_line(view, marks, width, short=True)))
         body.append((6, footlines.not_readable_names(view, width)))
         body.append((7, footlines.own_short(view, figures.column_text(view.zoom), width)))
-        room = height - len(head) - 1
-        while len(body) > room and body:
-            body.remove(max(body, key=lambda entry: entry[0]))
-        rows = [*head, *(row for _, row in body)]
+        rows = [*head, *thin_out(body, height - len(head) - 1)]
         rows.extend([blank] * (height - 1 - len(rows)))
         return [*rows[: height - 1], keys_row(keys, width, spaced=wide)]
 
@@ -94,6 +92,9 @@ class Layout:
         experts = self._experts(view, width) if wide else []
         if len(experts) > room - LEAST_PLOT_ROWS:
             experts = []
+        if experts:  # the strip of layers says the same in less
+            tail = self._tail(view, width, said, height, has_layers=False)
+            room += 1
         rows.extend(self.plots.grid(view, width, room - len(experts), wide=wide))
         columns = figures.grid_columns(width)
         _, marks = figures.numbered(view, columns)
@@ -110,21 +111,22 @@ class Layout:
             self._map = (shown, width, expertpage.embedded(look, width))
         return self._map[2]
 
-    def _tail(self, view: View, width: int, said: list[str], height: int) -> list[Row]:
+    def _tail(self, view: View, width: int, said: list[str], height: int, *, has_layers: bool = True) -> list[Row]:
         spare = max(0, height - TALL_ROWS)
         shown = 1 + spare // 4
         more = f"  +{len(said) - shown}, a: more" if len(said) > shown else ""
         tail: list[Row] = [()] if not said else []
         for n, text in enumerate(said[:shown], 1):
             rest = more if n == shown else ""
-            fitted = fit(text, width - 2 - len(rest), view.glyphs.ellipsis)
-            tail.append((Span(" " + fitted), Span(rest, Role.DIM, "advice")))
+            lines = wrap(text, width - 2 - len(rest), WIDE_REMARK, view.glyphs.ellipsis)
+            tail.extend((Span(" " + line), Span("" if m else rest, Role.DIM, "advice")) for m, line in enumerate(lines))
         if spare and view.frame is not None:
             texts = [e.text for e in view.frame.verdict.evidence[: spare // 2] if e.text]
             tail.extend((Span(" why" if not n else "    ", Role.DIM), Span(f"             {view.glyphs.plain(text)}"))
                         for n, text in enumerate(texts))  # fmt: skip
         cost, late = footlines.own(view)
-        tail.append((Span(" "), *footlines.layers(view, width - 2)))
+        if has_layers:
+            tail.append((Span(" "), *footlines.layers(view, width - 2)))
         tail.append((Span(" "), *footlines.counted(view, width - 2)))
         tail.append((Span(" "), *footlines.lost(view)))
         tail.append((Span(" "), *footlines.not_readable(view, width - 2)))

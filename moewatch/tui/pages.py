@@ -24,10 +24,11 @@ def _labelled(label: str, text: str, width: int, glyphs: Glyphs, role: Role = Ro
     ]
 
 
-def advice_page(frame: Frame | None, remarks: Sequence[str], width: int, glyphs: Glyphs) -> list[Row]:
+def advice_page(
+    frame: Frame | None, listed: Sequence[Advice], remarks: Sequence[str], width: int, glyphs: Glyphs
+) -> list[Row]:
     """All advice: action, why, the exact command, what it gains and whether it needs a restart; then the remarks."""
     rows: list[Row] = [(Span(" What to do", Role.STRONG),), ()]
-    listed: tuple[Advice, ...] = frame.verdict.advice if frame else ()
     if frame is not None and frame.verdict.headline:
         rows[1:1] = [*_paragraph(frame.verdict.headline, width, glyphs, role=Role.DIM)]
     if not listed:

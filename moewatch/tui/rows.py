@@ -105,6 +105,15 @@ def wrap(text: str, width: int, lines: int, ellipsis: str = ELLIPSIS) -> list[st
     return out
 
 
+def thin_out(body: list[tuple[int, Row]], room: int) -> list[Row]:
+    """At most `room` of the rows; those with the highest number leave first, of equal ones the last."""
+    kept = list(body)
+    while len(kept) > max(0, room):
+        most = max(order for order, _ in kept)
+        del kept[next(n for n in range(len(kept) - 1, -1, -1) if kept[n][0] == most)]
+    return [row for _, row in kept]
+
+
 def text_of(row: Iterable[Span]) -> str:
     """The bare text of a row."""
     return "".join(span.text for span in row)

@@ -3,25 +3,19 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
+from msgspec import structs
+
 from moewatch.domain.events import Ended, Position, Waiting
-from moewatch.domain.frame import Advice, Frame, Note, State
+from moewatch.domain.frame import Advice, Frame, State
+from moewatch.domain.labels import is_ready, state_word
 from moewatch.domain.sample import Header, LoadMode, ModelSummary
 from moewatch.tui.glyphs import BLOCKS, Glyphs
 from moewatch.tui.history import History
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, width_of, wrap
 from moewatch.units import S, format_gib, format_rate
 
-DENSE_READY_RATIO = 0.98  # below this share of the weights that every token needs, the next answer waits for the disk
 _UNBOUNDED = 1_000_000
 
-WORDS = {
-    State.UNKNOWN: "WATCHING",
-    State.LOADING: "LOADING, normal",
-    State.WARMING: "WARMING UP",
-    State.STEADY: "OK",
-    State.THRASHING: "THRASHING",
-    State.RECOVERING: "RECOVERING",
-}
 STATE_ROLES = {State.THRASHING: Role.AGAIN_STRONG, State.STEADY: Role.MEMORY_STRONG}
 LOAD_MODES = {
     LoadMode.MMAP: "mapped (mmap)",
@@ -147,20 +141,6 @@ def _replay(view: View, width: int) -> Row:
 # --- banner ------------------------------------------------------------------------------------------------------
 
 
-def word(frame: Frame) -> str:
-    """The state in words: `THRASHING, severe`, `IDLE, cold`."""
-    verdict = frame.verdict
-    if verdict.state is State.IDLE:
-        dense = frame.residency.dense_ratio
-        cold = Note.COLD in verdict.notes or (dense is not None and dense < DENSE_READY_RATIO)
-        if frame.target.load_mode.is_mapped is False:
-            return "IDLE, ready"
-        return "IDLE, cold" if cold else "IDLE, ready" if dense is not None else "IDLE"
-    if verdict.state is State.THRASHING and verdict.severity is not None:
-        return f"THRASHING, {verdict.severity.value}"
-    return WORDS[verdict.state]
-
-
 def state_role(view: View) -> Role:
     """The colour of the state's word and of the banner's edge."""
     if view.frame is None or view.standstill is not None:
@@ -177,7 +157,7 @@ def symbol_and_word(view: View) -> str:
         return f"{glyphs.states[State.UNKNOWN]} WAITING"
     if view.frame is None:
         return f"{glyphs.states[State.UNKNOWN]} WATCHING"
-    return f"{glyphs.states[view.frame.verdict.state]} {word(view.frame)}"
+    return f"{glyphs.states[view.frame.verdict.state]} {state_word(view.frame.verdict, ready=is_ready(view.frame))}"
 
 
 def tokens_text(view: View) -> str:
@@ -269,7 +249,24 @@ def banner_text(view: View) -> list[str]:
 
 
 def _advice(view: View) -> Advice | None:
-    return view.frame.verdict.advice[0] if view.frame and view.frame.verdict.advice else None
+    listed = timed_advice(view.frame, view.zone)
+    return listed[0] if listed else None
+
+
+def timed_advice(frame: Frame | None, zone: tzinfo | None) -> list[Advice]:
+    """The advice; where it is to close a program, with the time of day at which that took memory (`at 12:28`)."""
+    if frame is None:
+        return []
+    listed = []
+    for advice in frame.verdict.advice:
+        grown = (g for g in frame.memory.grew if advice.title.startswith(f"Close {g.name}: it took"))
+        growth = next(grown, None) if advice.id == "close_program" else None
+        if growth is None or growth.since_wall_ns is None:
+            listed.append(advice)
+            continue
+        at = clock(growth.since_wall_ns, zone, seconds=False)
+        listed.append(structs.replace(advice, title=f"{advice.title.rstrip('.')} at {at}."))
+    return listed
 
 
 def narrow_banner(view: View, width: int, height: int) -> list[Row]:

@@ -16,6 +16,7 @@ from moewatch.tui.bars import Bar, Part, shares
 from moewatch.tui.glyphs import Glyphs
 from moewatch.tui.plots import nice_top, sparkline
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, wrap
+from moewatch.tui.viewmodel import timed_advice
 from moewatch.tui.warmstate import Stage, WarmState
 from moewatch.units import MB, format_gib, format_percent, format_size
 
@@ -186,23 +187,23 @@ def reading(scene: Scene, width: int) -> Body:
     before = offer.plan.resident_bytes
     left = now.left_for_programs_bytes
     busy = {
-        None: "not known whether it works",
-        True: "in a request: reads at 1/4",
-        False: "idle; if a request comes: reads at 1/4",
+        None: f"{glyphs.dash:>10}   not known whether it works",
+        True: f"{'at work':>10}   reads at 1/4 until the answer is finished",
+        False: f"{'idle':>10}   if a request comes: reads at 1/4",
     }
     lines = [
         (
-            "in memory, looked up",
-            f"{format_size(resident):>10}   ({format_size(before)} before + {format_size(now.read_bytes)} read)",
+            "in memory",
+            f"{format_size(resident):>10}   looked up: {format_size(before)} before + {format_size(now.read_bytes)} read",
         ),
         (
-            "read but gone again",
+            "gone again",
             f"{format_size(now.gone_bytes):>10}   stops by itself at {format_size(offer.gone_limit_bytes)}",
         ),
-        ("left for programs", f"{format_size(left):>10}   stops by itself below {format_size(offer.room.kept_bytes)}"),
-        ("the server", f"           {busy[now.is_server_busy]}"),
+        ("for programs", f"{format_size(left):>10}   stops by itself below {format_size(offer.room.kept_bytes)}"),
+        ("the server", busy[now.is_server_busy]),
     ]
-    body.extend((4, row) for row in _labelled(lines, width, glyphs, label=21))
+    body.extend((4, row) for row in _labelled(lines, width, glyphs, label=12))
     columns = width - 24
     if state.speeds and columns > 0:
         top = nice_top([speed / MB for speed in state.speeds[-columns:]], _LEAST_SPEED_MB)
@@ -237,7 +238,9 @@ def ended(scene: Scene, width: int) -> Body:
             bar = model_with(summary, level, glyphs)
             body.append((2, (Span(f" {name:<9} ", Role.DIM), *bars.cells(bar, max(1, width - 12), glyphs))))
         if bar is not None:
-            body.append((3, (Span(" " * 11), *bars.legend(bar, width - 12, compact=width < TABLE_COLUMNS))))
+            indent = 11 if width >= TABLE_COLUMNS else 1
+            legend = bars.legend(bar, width - indent - 1, compact=width < TABLE_COLUMNS)
+            body.append((3, (Span(" " * indent), *legend)))
         body.append((8, ()))
     rate = outcome.read_bytes / outcome.seconds / 1e9 if outcome.seconds else 0.0
     read, gone = format_size(outcome.read_bytes), format_size(outcome.gone_bytes)
@@ -289,16 +292,16 @@ def model_with(summary: ModelSummary, levels: Levels, glyphs: Glyphs) -> Bar:
     left = summary.total_bytes
     parts: list[Part] = []
     other = levels.resident_bytes - levels.dense_bytes - levels.expert_bytes
-    for sign, name, size, role in (
-        (glyphs.dense, "every token", levels.dense_bytes, Role.MEMORY_STRONG),
-        (glyphs.experts, "experts", levels.expert_bytes, Role.MEMORY),
-        (glyphs.table, "other parts", other, Role.MEMORY),
+    for sign, name, size, role, keep in (
+        (glyphs.dense, "every token", levels.dense_bytes, Role.MEMORY_STRONG, 0),
+        (glyphs.experts, "experts", levels.expert_bytes, Role.MEMORY, 0),
+        (glyphs.table, "other parts", other, Role.MEMORY, 2),
     ):
         taken = max(0, min(size, left))
         left -= taken
         if taken or name != "other parts":
-            parts.append(Part(sign=sign, name=name, size_bytes=taken, role=role))
-    parts.append(Part(sign=glyphs.disk, name="on disk", size_bytes=left, role=Role.DIM))
+            parts.append(Part(sign=sign, name=name, size_bytes=taken, role=role, keep=keep))
+    parts.append(Part(sign=glyphs.disk, name="on disk", size_bytes=left, role=Role.DIM, keep=1))
     return Bar(label="MODEL", total_bytes=summary.total_bytes, parts=tuple(parts))
 
 
@@ -318,11 +321,11 @@ def refused(scene: Scene, width: int) -> Body:
         ("left to fill", f"{format_size(max(0, plan.budget_bytes - plan.resident_bytes)):>10}"),
         ("the server is", f"{PHASE_WORDS[offer.phase]:>10}{speed}"),
     ]
-    body: Body = [(9, ()), *((3, row) for row in _labelled(lines, width, glyphs, label=21)), (8, ())]
+    body: Body = [(9, ()), *((3, row) for row in _labelled(lines, width, glyphs, label=18)), (8, ())]
     body.extend(_memory_bars(scene, width, (("RAM", plan.resident_bytes),)))
     body.append((8, ()))
     body.append((2, (Span(" What would make it possible", Role.STRONG),)))
-    ways = [advice.title for advice in frame.verdict.advice[:_ADVICE_SHOWN]] if frame is not None else []
+    ways = [advice.title for advice in timed_advice(frame, scene.zone)[:_ADVICE_SHOWN]]
     ways.append("Wait until the answer is finished, then w.")
     for number, way in enumerate(ways, 1):
         wrapped = wrap(glyphs.plain(clean(way)), max(8, width - 7), 2, glyphs.ellipsis)

@@ -8,11 +8,11 @@ from moewatch.domain.labels import READY_DENSE_RATIO
 from moewatch.domain.layout import WeightClass
 from moewatch.domain.warm import Step
 from moewatch.domain.warm_events import WarmOffer
-from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of, wrap
+from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, thin_out, width_of, wrap
 from moewatch.tui.viewmodel import clock
 from moewatch.tui.warmfigures import TABLE_COLUMNS, Body, Scene, ended, offered, reading, refused
-from moewatch.tui.warmstate import Stage, WarmState
-from moewatch.units import S, format_duration, format_gib, format_percent, format_size
+from moewatch.tui.warmstate import Stage, WarmState, about
+from moewatch.units import S, format_gib, format_percent, format_size
 
 TINY_COLUMNS, TINY_ROWS = 20, 4  # below: one line
 
@@ -34,9 +34,7 @@ def page(scene: Scene, width: int, height: int) -> list[Row]:
     room = max(0, height - len(foot) - 1)
     head = head[:room]
     room -= len(head)
-    while len(body) > room:
-        body.remove(max(body, key=lambda entry: entry[0]))
-    rows = [*head, *(row for _, row in body)]
+    rows = [*head, *thin_out(body, room)]
     rows.extend([()] * (height - len(rows) - len(foot)))
     return [pad(row, width) for row in (*rows, *foot)[:height]]
 
@@ -81,10 +79,10 @@ def _offer_banner(offer: WarmOffer) -> list[str]:
         why = f"the {missing} that are not in memory do not fit" if is_short else "all that helps is in memory already"
         return ["PLAN   Nothing to read.", f"Nothing to read: {why}."]
     speed = offer.disk_bytes_per_s
-    about = f" in about {format_duration(max(S, round(plan.planned_bytes / speed * S)))}" if speed else ""
+    time = f" in about {about(round(plan.planned_bytes / speed * S))}" if speed else ""
     lines = [
         "PLAN   Nothing has been read yet.",
-        f"Reads {format_size(plan.planned_bytes)}{about}. The next answer will wait less at its start.",
+        f"Reads {format_size(plan.planned_bytes)}{time}. The next answer will wait less at its start.",
     ]
     cold = sum(each.left_cold_bytes for each in plan.classes if each.weight_class is not WeightClass.EMBEDDING)
     has_hot = any(each.step is Step.HOT for each in plan.steps)
@@ -99,7 +97,7 @@ def _reading_banner(state: WarmState) -> list[str]:
     now = state.progress
     if now is None:
         return ["READING   starts", "Esc stops; what has been read stays in memory."]
-    left = f", about {format_duration(now.eta_ns)} left" if now.eta_ns is not None else ""
+    left = f", about {about(now.eta_ns)} left" if now.eta_ns is not None else ""
     speed = f", {now.bytes_per_s / 1e9:.2f} GB/s" if now.bytes_per_s is not None else ""
     pushed = now.pushed_out_bytes
     out = f"{format_size(pushed)} of the model were pushed out." if pushed else "Nothing was pushed out so far."
@@ -162,7 +160,6 @@ def _keys(scene: Scene, width: int) -> Row:
             ("c", "copy the command", "copy"),
             ("h", "save as a hot set", "save"),
         ]
-        entries.append(("Esc", "dashboard", "close"))
     elif stage is Stage.REFUSED:
         entries += [("c", "copy the commands", "copy")]
     else:

@@ -101,6 +101,11 @@ class WarmState:
         if self.stage is not Stage.READING or self.progress is None:
             return ""
         now = self.progress
-        left = f", about {format_duration(now.eta_ns)} left" if now.eta_ns is not None else ""
+        left = f", about {about(now.eta_ns)} left" if now.eta_ns is not None else ""
         share = format_percent(now.read_bytes / max(1, now.planned_bytes))
         return f"Warm: {share} % of {format_size(now.planned_bytes)} read{left}. w shows it."
+
+
+def about(span_ns: int) -> str:
+    """`8 s`, `3:12`: no tenths for what is only about right."""
+    return format_duration(round(span_ns / S) * S).replace(".0 s", " s") if span_ns > S else "1 s"

@@ -86,7 +86,7 @@ BY_LAYER = CURVE + tuple(reversed(CURVE))
 ADVICE = (
     Advice(
         id="close_program",
-        title="Close firefox: it took 6.2 GiB at 12:28.",
+        title="Close firefox: it took 6.2 GiB.",
         command=None,
         reason="Before that, 11 tokens/s.",
         gain="about 11 tokens/s, measured at 12:26",

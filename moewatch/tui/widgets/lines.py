@@ -85,6 +85,10 @@ class Lines(Widget):
                 continue
             if text:
                 segments.append(Segment(text, style))
+            if _has_ground(style) and not _has_ground(own):
+                blanks = len(rest) - len(rest.lstrip(" "))
+                segments.append(Segment(" " * blanks, self._palette[Role.PLAIN]))
+                rest = rest[blanks:]
             text, style = rest, own
         segments.append(Segment(text, style))
         return Strip(segments).adjust_cell_length(self.size.width)

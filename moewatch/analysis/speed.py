@@ -26,7 +26,9 @@ ROUND_LOW, ROUND_HIGH = 0.5, 1.0
 # Weights worked through per second without a measurement: from a laptop with one DDR4 channel to a desktop with two of DDR5
 HOST_ASSUMED = Range(8 * GB, 60 * GB)
 GPU_ASSUMED = Range(150 * GB, 900 * GB)  # memory of a laptop GPU to that of the largest for desktops
-HOST_RATIO = Range(0.32, 0.9)  # of measured memory traffic: what llama.cpp gets out of it (0.42 to 0.84 for F16 on 2 cores)
+HOST_RATIO = Range(
+    0.32, 0.9
+)  # of measured memory traffic: what llama.cpp gets out of it (0.42 to 0.84 for F16 on 2 cores)
 # Random reads of 128 KiB by a few threads, where nothing was measured [?]
 DISK_ASSUMED = Range(200 * MB, 3 * GB)  # SATA SSD to a good NVMe
 ROTATING_ASSUMED = Range(8 * MB, 40 * MB)

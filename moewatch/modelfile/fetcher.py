@@ -6,6 +6,8 @@ to the hub's own origin (scheme, host and port) and nowhere else, whoever redire
 """
 
 import re
+import ssl
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import quote, unquote
@@ -56,11 +58,8 @@ class Fetcher:
         self._clock = clock
         self._token = token
         self._token_origin = _origin(httpx.URL(token_origin)) if token and token_origin else None
-        self._client = httpx.Client(
-            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
-            follow_redirects=False,  # followed by hand: each hop decides anew who may see the token
-            headers={"User-Agent": "moewatch", "Accept-Encoding": "identity"},
-        )
+        self._clients: dict[str, httpx.Client] = {}
+        self._lock = threading.Lock()
         self.fetched_bytes = 0
         self.n_requests = 0
 
@@ -68,7 +67,22 @@ class Fetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
+        for client in self._clients.values():
+            client.close()
+
+    def _client(self, scheme: str) -> "httpx.Client":
+        """One for each scheme: reading the machine's certificates takes 60 ms, which plain http has no use for."""
+        with self._lock:
+            if scheme not in self._clients:
+                # without certificates nothing can be verified: an https request through this one fails, it is never let pass
+                bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                self._clients[scheme] = self._httpx.Client(
+                    verify=True if scheme == "https" else bare,
+                    timeout=self._httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+                    follow_redirects=False,  # followed by hand: each hop decides anew who may see the token
+                    headers={"User-Agent": "moewatch", "Accept-Encoding": "identity"},
+                )
+            return self._clients[scheme]
 
     def part(self, url: str, offset: int, length: int, deadline_ns: int) -> Part:
         """Up to `length` bytes of a file from `offset`; raises MoewatchError with one sentence."""
@@ -140,14 +154,15 @@ class Fetcher:
         """The reply at the end of all redirects."""
         at = self._url(url)
         for _ in range(MAX_REDIRECTS + 1):
-            request = self._client.build_request("GET", at, headers=dict(headers))
+            client = self._client(at.scheme)
+            request = client.build_request("GET", at, headers=dict(headers))
             if self._token is not None and _origin(at) == self._token_origin:
                 request.headers["Authorization"] = f"Bearer {self._token}"
             self.n_requests += 1
             if self._clock.mono_ns() > deadline_ns:
                 raise self._too_slow(url)
             try:
-                reply = self._client.send(request, stream=True)
+                reply = client.send(request, stream=True)
             except self._httpx.HTTPError as error:
                 raise _RetryableError(_transport_words(error)) from None
             if reply.status_code not in _REDIRECTS:
@@ -185,7 +200,7 @@ class Fetcher:
         parts: list[bytes] = []
         size = 0
         try:
-            for part in reply.iter_raw(1 << 16):
+            for part in reply.iter_raw():
                 parts.append(part)
                 size += len(part)
                 if size >= limit_bytes:

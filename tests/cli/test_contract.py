@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from moewatch.cli.main import COMMANDS
+from moewatch.domain.frame import ExpertMap
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "tests/fixtures/traces/b50-1.jsonl.gz"
@@ -190,3 +192,20 @@ def test_recording_does_not_replace_a_file(tmp_path: Path) -> None:
     assert_one_sentence(moewatch("record", "-o", str(path)), 5, "exists already")
     assert path.read_text() == "mine"
     assert_one_sentence(moewatch("record", "-o", str(tmp_path / "no" / "x.jsonl")), 5, "no folder")
+
+
+def test_a_map_of_experts_stands_only_where_it_is_new(capsys: pytest.CaptureFixture[str]) -> None:
+    from moewatch.cli.output import FrameLines  # noqa: PLC0415 - in-process
+    from moewatch.cli.replay import frames  # noqa: PLC0415
+
+    first = next(frames(TRACE))
+    seen = ExpertMap(
+        n_layer=1, n_expert=2, bytes_per_expert=(8,), resident=b"ab", again_bytes=(0, 0), again_window_ns=1, left_s=b"cd",
+        seen_ns=1, seen_wall_ns=1,
+    )  # fmt: skip
+    later = msgspec.structs.replace(seen, seen_ns=2)
+    lines = FrameLines()
+    for shown in (None, seen, seen, later):
+        lines.show(msgspec.structs.replace(first, experts=shown))
+    printed = [json.loads(line)["experts"] for line in capsys.readouterr().out.splitlines()]
+    assert [each is not None for each in printed] == [False, True, False, True]

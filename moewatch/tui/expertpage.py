@@ -8,6 +8,7 @@ from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.frame import Frame
 from moewatch.tui import shades
 from moewatch.tui.expertmap import Look, Mode, lay_out, layer_share, map_columns, map_rows
+from moewatch.tui.glyphs import BLOCKS, Glyphs
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of
 from moewatch.tui.shades import Shade
 from moewatch.tui.viewmodel import clock
@@ -19,7 +20,7 @@ MEDIUM_COLUMNS, ROOMY_COLUMNS = 70, 90  # from here lines say more, and spell it
 FEW_PAIRS = 4  # the map keeps so many rows before other lines give way
 LEAST_STRIP = 8  # columns of a strip that says anything
 STRIP_LABEL = 15  # columns before a strip of a file
-LINES_PER_FILE = 6
+LINES_PER_FILE = 16
 _SHORT_MODES = {Mode.MEMORY: "in memory", Mode.AGAIN: "read AGAIN", Mode.CHANGED: "came in"}
 PARTS_SHOWN = 4  # tensors of one expert
 
@@ -76,7 +77,7 @@ def embedded(look: Look, width: int) -> list[Row]:
     return [apart(heading, more, width), *map_rows(look, width, look.pairs + 1)]
 
 
-def empty_page(frame: Frame | None, width: int, height: int) -> list[Row]:
+def empty_page(frame: Frame | None, width: int, height: int, glyphs: Glyphs = BLOCKS) -> list[Row]:
     """There is no map: why."""
     reason = "nothing has been read yet"
     if frame is not None:
@@ -86,7 +87,7 @@ def empty_page(frame: Frame | None, width: int, height: int) -> list[Row]:
     rows: list[Row] = [
         (Span(" what is in memory", Role.STRONG),),
         (),
-        (Span(fit(f" No map of experts: {reason}.", width)),),
+        (Span(fit(glyphs.plain(f" No map of experts: {reason}."), width, glyphs.ellipsis)),),
         (),
     ]
     rows.append((Span(" Esc", Role.KEY, "close"), Span(" back", Role.DIM, "close")))
@@ -115,7 +116,11 @@ def _title(look: Look, around: Around, width: int) -> Row:
         f" {unit} {cell}",
     )
     room = width - len(seen.text) - 2
-    return apart((Span(next((t for t in texts if len(t) <= room), fit(texts[-1], room)), Role.STRONG),), (seen,), width)
+    return apart(
+        (Span(next((t for t in texts if len(t) <= room), fit(texts[-1], room, glyphs.ellipsis)), Role.STRONG),),
+        (seen,),
+        width,
+    )
 
 
 def _legend(look: Look, width: int) -> Row:
@@ -160,7 +165,7 @@ def _shade_legend(look: Look, window: str, width: int) -> list[list[Span]]:
     entries = [[Span("upper and lower half: two layers  ", Role.DIM)]] if width >= ROOMY_COLUMNS else []
     if look.mode is Mode.MEMORY:
         entries.append([*memory, Span(" share in memory  " if width >= ROOMY_COLUMNS else " in memory  ", Role.DIM)])
-        entries.append([*swatches[Shade.AGAIN_2 : Shade.AGAIN_4 + 1], Span(f" read AGAIN {window}", Role.DIM)])
+        entries.append([*swatches[Shade.AGAIN_2 : Shade.AGAIN_4 + 1], Span(f" read AGAIN, {window}", Role.DIM)])
     elif look.mode is Mode.AGAIN:
         more = ": <half, half, 1x, 2x its size" if width >= MEDIUM_COLUMNS else ""
         again = swatches[Shade.AGAIN_1 : Shade.AGAIN_4 + 1]

@@ -111,7 +111,7 @@ class ExpertsScreen(Screen[None]):
             return
         frame = self._newest()
         if frame is None or frame.experts is None:
-            self._lines.show(expertpage.empty_page(frame, width, height))
+            self._lines.show(expertpage.empty_page(frame, width, height, self._glyphs))
             return
         look = self._look(frame.experts, height)
         around = expertpage.Around(

@@ -21,7 +21,7 @@ from moewatch.tui.warmstate import Stage, WarmState
 from moewatch.units import MB, format_gib, format_percent, format_size
 
 TABLE_COLUMNS = 64  # from here tables; below only bars and words
-NAME = 36  # of a table's first column
+NAME = 38  # of a table's first column
 _TENTHS = 10
 _ADVICE_SHOWN = 3
 _LEAST_SPEED_MB = 100.0  # the foot of the speed's axis
@@ -342,6 +342,9 @@ def refused(scene: Scene, width: int) -> Body:
 def _labelled(lines: Sequence[tuple[str, str]], width: int, glyphs: Glyphs, *, label: int = 11) -> list[Row]:
     rows: list[Row] = []
     for name, text in lines:
-        line = fit(glyphs.plain(text), max(1, width - label - 4), glyphs.ellipsis)
-        rows.append((Span(f"   {name:<{label}} ", Role.DIM), Span(line)))
+        said, room = glyphs.plain(text), max(8, width - label - 4)
+        wrapped = [said] if len(said) <= room else wrap(said, room, 2, glyphs.ellipsis)
+        rows.extend(
+            (Span(f"   {name if not n else '':<{label}} ", Role.DIM), Span(line)) for n, line in enumerate(wrapped)
+        )
     return rows

@@ -23,7 +23,7 @@ def page(scene: Scene, width: int, height: int) -> list[Row]:
     role = {Stage.REFUSED: Role.AGAIN_STRONG, Stage.FAILED: Role.AGAIN_STRONG, Stage.DONE: Role.MEMORY_STRONG}
     edge = Span(f" {scene.glyphs.edge}", role.get(scene.state.stage, Role.STRONG))
     if width < TINY_COLUMNS or height < TINY_ROWS:
-        rows: list[Row] = [(Span(fit(lines[0], width, "")),), _buttons(scene, 0)]
+        rows: list[Row] = [(Span(fit(scene.glyphs.plain(lines[0]), width, "")),), _buttons(scene, 0)]
         return [pad(row, width) for row in (rows * height)[:height]]
     head: list[Row] = [_title(scene, width)]
     for n, line in enumerate(lines):

@@ -19,6 +19,8 @@ TINY_COLUMNS, TINY_ROWS = 30, 5  # below: the expert under the cursor only
 MEDIUM_COLUMNS, ROOMY_COLUMNS = 70, 90  # from here lines say more, and spell it out
 FEW_PAIRS = 4  # the map keeps so many rows before other lines give way
 LEAST_STRIP = 8  # columns of a strip that says anything
+LIST_HEADING = "layer expert      MB   x size   in memory"
+LIST_COLUMNS = len(LIST_HEADING) + 2
 STRIP_LABEL = 15  # columns before a strip of a file
 LINES_PER_FILE = 16
 _SHORT_MODES = {Mode.MEMORY: "in memory", Mode.AGAIN: "read AGAIN", Mode.CHANGED: "came in"}
@@ -71,10 +73,19 @@ def page(look: Look, around: Around, width: int, height: int) -> list[Row]:
 
 
 def embedded(look: Look, width: int) -> list[Row]:
-    """The map on the dashboard: what it is, how to read it, and all its rows; without a cursor."""
+    """The map on the dashboard: how to read it, and all its rows; beside it the experts read again most, if they fit."""
     heading: list[Span] = [Span(" experts", Role.DIM), *_legend(look, width - 20)]
     more = (Span("e: more ", Role.DIM, "experts"),)
-    return [apart(heading, more, width), *map_rows(look, width, look.pairs + 1)]
+    rows = map_rows(look, width, look.pairs + 1)
+    taken = width_of(rows[-1]) + 4
+    if width - taken >= LIST_COLUMNS:
+        listed = _most_read(look, len(rows) - 2)
+        beside = [_most_heading(look), LIST_HEADING if listed else "none was seen", *listed]
+        rows = [
+            (*pad(row, taken), Span(text, Role.DIM if n < 2 else Role.PLAIN))  # noqa: PLR2004 - two headings
+            for n, (row, text) in enumerate(zip(rows, [*beside, *[""] * len(rows)], strict=False))
+        ]
+    return [apart(heading, more, width), *rows]
 
 
 def empty_page(frame: Frame | None, width: int, height: int, glyphs: Glyphs = BLOCKS) -> list[Row]:
@@ -297,27 +308,32 @@ def _below(look: Look, around: Around, width: int, spare: int) -> list[Row]:
 
 def _most(look: Look, width: int, room: int) -> list[Row]:
     """`read again most`: a blank, the heading, then the experts."""
-    shown = look.map
-    if room < 3 or width < 64:  # noqa: PLR2004 - a blank, the heading and one line; the heading's own width
+    heading = f" {_most_heading(look)}"
+    if room < 3 or width < len(heading) + LIST_COLUMNS:  # noqa: PLR2004 - a blank, the heading and one line
         return []
-    listed = heapq.nlargest(
-        room - 2,
-        filter(shown.again_bytes.__getitem__, range(len(shown.again_bytes))),
-        key=shown.again_bytes.__getitem__,
-    )
+    listed = _most_read(look, room - 2)
     if not listed:
-        return [(), (Span(f" Nothing was seen read AGAIN in {shown.again_window_ns // S} s.", Role.DIM),)]
-    heading = f" read again most, {shown.again_window_ns // S} s, at least"
-    rows: list[Row] = [
-        (),
-        (Span(f"{heading:<36}", Role.DIM), Span("layer expert      MB   x size   in memory", Role.DIM)),
-    ]
-    for cell in listed:
+        return [(), (Span(f" Nothing was seen read AGAIN in {look.map.again_window_ns // S} s.", Role.DIM),)]
+    indent = " " * (len(heading) + 4)
+    rows: list[Row] = [(), (Span(f"{heading}    ", Role.DIM), Span(LIST_HEADING, Role.DIM))]
+    return [*rows, *((Span(indent + line),) for line in listed)]
+
+
+def _most_heading(look: Look) -> str:
+    return f"read again most, {look.map.again_window_ns // S} s, at least"
+
+
+def _most_read(look: Look, count: int) -> list[str]:
+    """The experts of which most was read again, at most so many, under LIST_HEADING."""
+    shown = look.map
+    again = shown.again_bytes
+    lines = []
+    for cell in heapq.nlargest(count, filter(again.__getitem__, range(len(again))), key=again.__getitem__):
         layer, expert = divmod(cell, shown.n_expert)
-        again, size = shown.again_bytes[cell], shown.bytes_per_expert[layer]
-        text = f"{layer:>41} {expert:>6} {again / MB:>7,.0f} {again / size if size else 0:>8.1f}"
-        rows.append((Span(text), Span(f" {format_percent(shown.share(layer, expert)):>9} %")))
-    return rows
+        times = again[cell] / shown.bytes_per_expert[layer] if shown.bytes_per_expert[layer] else 0.0
+        share = format_percent(shown.share(layer, expert))
+        lines.append(f"{layer:>5} {expert:>6} {again[cell] / MB:>7,.0f} {times:>8.1f} {share:>9} %")
+    return lines
 
 
 def _file_lines(spare: int, files: int) -> int:

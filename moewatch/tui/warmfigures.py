@@ -273,7 +273,7 @@ def _levels_table(levels: Sequence[Levels], unit: int, name: str) -> list[Row]:
     heads = ("before", "after", "10 s later")[: len(levels)]
     rows: list[Row] = [
         (
-            Span(f"   {f'{name} in memory':<{NAME - 6}}", Role.DIM),
+            Span(f"   {f'{name} in memory':<{NAME - 8}}", Role.DIM),
             Span("".join(f"{head:>12}" for head in heads), Role.DIM),
         )
     ]
@@ -281,9 +281,9 @@ def _levels_table(levels: Sequence[Levels], unit: int, name: str) -> list[Row]:
         ratio = getattr(levels[-1], f"{key}_ratio")
         if ratio is not None:
             sizes = "".join(f"{getattr(each, f'{key}_bytes') / unit:>12,.1f}" for each in levels)
-            rows.append((Span(f"   {label:<{NAME - 6}}{sizes}{format_percent(ratio):>8} %"),))
+            rows.append((Span(f"   {label:<{NAME - 8}}{sizes}{format_percent(ratio):>8} %"),))
     sizes = "".join(f"{each.resident_bytes / unit:>12,.1f}" for each in levels)
-    rows.append((Span(f"   {'all of the model':<{NAME - 6}}{sizes}"),))
+    rows.append((Span(f"   {'all of the model':<{NAME - 8}}{sizes}"),))
     return rows
 
 

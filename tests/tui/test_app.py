@@ -436,3 +436,35 @@ async def test_bell_rings_only_on_a_change_of_state(monkeypatch: pytest.MonkeyPa
         changed = with_parts(later(design_frame(), 2), verdict={"state": State.STEADY, "severity": None})
         await tell(pilot, feed, FrameReady(frame=changed))
         assert rings == [1]
+
+
+async def test_closing_words_name_what_shows_it_again_where_the_process_is_gone() -> None:
+    app, feed = make(again="moewatch demo")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await tell(pilot, feed, STARTED, FRAME)
+    assert "watch again: moewatch demo" in app.closing_words()
+    assert "--pid" not in app.closing_words()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 20), (120, 40)])
+async def test_a_long_remark_wraps_and_loses_no_word(width: int, height: int) -> None:
+    app, feed = make()
+    text = (
+        "Another program reads 238 MB/s from the same disk; the server reads nothing, and that is not why it is slow."
+    )
+    async with app.run_test(size=(width, height)) as pilot:
+        await tell(pilot, feed, STARTED, FrameReady(frame=with_parts(design_frame(), verdict={"remarks": (text,)})))
+        assert text in " ".join(app.screen_text.split())
+
+
+async def test_the_program_to_close_is_named_with_the_time_it_took_the_memory() -> None:
+    app, feed = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await tell(pilot, feed, STARTED, FRAME)
+        assert "Close firefox: it took 6.2 GiB at 12:28." in app.screen_text
+        await pilot.press("a")
+        assert "Close firefox: it took 6.2 GiB at 12:28." in app.screen._lines.text  # type: ignore[attr-defined]
+        await pilot.press("escape")
+        unknown = msgspec.structs.replace(design_frame().memory.grew[0], since_wall_ns=None)
+        await tell(pilot, feed, FrameReady(frame=with_parts(later(design_frame(), 1), memory={"grew": (unknown,)})))
+        assert "Close firefox: it took 6.2 GiB. Before that" in app.screen_text

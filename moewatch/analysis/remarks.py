@@ -7,12 +7,13 @@ from moewatch.analysis.situation import Situation
 from moewatch.analysis.words import QUIET_BYTES_PER_S, per_second, remedy_of, size
 from moewatch.domain.frame import Method, Note, State
 from moewatch.domain.sample import GapReason, LoadMode
-from moewatch.units import GIB, UNKNOWN, S, format_duration, format_gib, format_mb
+from moewatch.units import GIB, UNKNOWN, S, format_duration, format_gib, format_mb, format_rate
 
 # file systems without a row in /proc/diskstats (their reads are counted per process only)
 NO_DISK_ROW = ("9p", "nfs", "nfs4", "zfs", "fuse", "virtiofs", "cifs", "smb3", "ceph")
 LATE_NS = 2 * S  # a person notices two seconds; shorter delays change no figure over 10 s
 SLEPT_NS = 5 * S  # the window breaks there, too
+COMPARED_NS = 8 * S  # a rate over less is no figure to hold against an estimate; windows have 10 s
 
 
 def remarks(now: Situation) -> tuple[str, ...]:
@@ -31,6 +32,7 @@ def remarks(now: Situation) -> tuple[str, ...]:
         shared_reads(now),
         time_left(now),
         evenness(now),
+        estimated(now),
     )
     return tuple(text for text in found if text)
 
@@ -153,6 +155,18 @@ def time_left(now: Situation) -> str | None:
 def evenness(now: Situation) -> str | None:
     """Where paging costs time: whether a hot set would help, or only more memory."""
     return now.skew.text if now.skew is not None and now.state is State.THRASHING else None
+
+
+def estimated(now: Situation) -> str | None:
+    """What `moewatch estimate` said, beside what is measured; for one request at a time, which is what it speaks of."""
+    expected, rate = now.header.estimate_tokens_per_s, now.rates.tokens_per_s
+    if expected is None or not rate or now.rates.window_ns < COMPARED_NS or now.server.n_active not in (None, 1):
+        return None
+    if now.state not in (State.STEADY, State.THRASHING):  # a model that does not fit is expected to read again
+        return None
+    low, high = (format_rate(each) for each in expected)
+    said = f"Estimated {low}-{high}" if low != high else f"Estimated {low}"
+    return f"{said}, measured {format_rate(rate)} tokens/s."
 
 
 def load_mode_word(mode: LoadMode) -> str:

@@ -106,6 +106,9 @@ def main(options: argparse.Namespace) -> int:
         )
 
     estimates = [derive(model) for model in models]
+    if options.ram is None and options.vram is None:  # of this machine, which `moewatch` may see it run on
+        for each in estimates:
+            _keep(each)
     best = best_fit(estimates) if options.compare else None
     shown = best or 0
     rows = [(model.label, estimate) for model, estimate in zip(models, estimates, strict=True)]
@@ -119,3 +122,15 @@ def main(options: argparse.Namespace) -> int:
     for line in lines:
         output.line(line)
     return int(ExitCode.OK)
+
+
+def _keep(estimate: Estimate) -> None:
+    """To be held against what is measured later; nothing is lost where it cannot be kept."""
+    from moewatch.sources.estimates import KeptEstimate, keep_estimate  # noqa: PLC0415 - as late as the rest
+
+    expected = estimate.expectation.tokens_per_s
+    if estimate.parts.digest and expected.low > 0:
+        kept = KeptEstimate(
+            low_tokens_per_s=expected.low, high_tokens_per_s=expected.high, ram_bytes=estimate.machine.ram_bytes
+        )
+        keep_estimate(estimate.parts.digest, kept)

@@ -44,6 +44,7 @@ class ModelParts(Struct, frozen=True, kw_only=True):
     slice_bytes: int | None  # one expert's part of one stacked tensor, the mean by bytes; what a fault begins to read
     n_vocab: int | None
     metadata: Metadata
+    digest: str = ""  # which model it is, by sizes and places (modelfile/identity.py)
 
     @property
     def architecture(self) -> str:

@@ -143,6 +143,7 @@ class Header(Struct, frozen=True, kw_only=True):
     memory_limit_scope: str | None = None  # the cgroup that sets it
     file_system: str | None = None  # under the model's files
     interval_ns: Annotated[int, Meta(gt=0)] = 1_000_000_000
+    estimate_tokens_per_s: tuple[float, float] | None = None  # low and high, where `moewatch estimate` was asked before
 
 
 class ProcessReading(Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ def format_page(frame: Frame) -> list[str]:
         f"{target.model_name or target.exe}  PID {target.pid}  {target.load_mode.value}  {disks}  {format_clock(frame.wall_ns)}",
         f"{state_label(verdict, residency.dense_ratio)}  since {since}  confidence {format_percent(verdict.confidence)} %",
         verdict.headline,
+        *verdict.remarks,
         *(f"> {advice.title}{f': {advice.command}' if advice.command else ''}" for advice in verdict.advice[:1]),
         "",
         f"tokens/s        {format_rate(rates.tokens_per_s)}"

@@ -9,6 +9,7 @@ import msgspec
 from moewatch.domain.estimate import LayerBytes, ModelParts
 from moewatch.domain.layout import ModelLayout, Tensor, WeightClass
 from moewatch.modelfile.header import GgufHeader
+from moewatch.modelfile.identity import derive_digest
 from moewatch.modelfile.layout import derive_layout
 from moewatch.modelfile.shards import Shard
 
@@ -39,6 +40,7 @@ def derive_parts(shards: Sequence[Shard]) -> ModelParts:
         slice_bytes=_slice_bytes(layout),
         n_vocab=_n_vocab(header),
         metadata=header.metadata,
+        digest=derive_digest(layout),
     )
 
 

@@ -44,10 +44,12 @@ from moewatch.linux.pressure import read_pressure
 from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.linux.scanner import ResidencyScanner
 from moewatch.linux.vmstat import read_vm
+from moewatch.modelfile.identity import derive_digest
 from moewatch.modelfile.layout import read_layout
 from moewatch.server.argv import redact_argv
 from moewatch.server.discovery import ServerProcess, inspect_pid
 from moewatch.server.http import ServerPoll, local_host, parse_url
+from moewatch.sources.estimates import find_estimate
 from moewatch.sources.needed import NeededTensors
 from moewatch.units import MS, S
 
@@ -268,7 +270,12 @@ class LiveSource:
             memory_limit_scope=scope,
             file_system=self._disks.file_system if self._disks is not None else None,
             interval_ns=self._interval_ns,
+            estimate_tokens_per_s=self._estimate(host.ram_bytes if limit is None else limit),
         )
+
+    def _estimate(self, memory_bytes: int | None) -> tuple[float, float] | None:
+        """What was estimated of this model with so much memory."""
+        return find_estimate(derive_digest(self._layout), memory_bytes) if self._layout is not None else None
 
     def _summary(self) -> ModelSummary | None:
         """The model's figures; a deleted file, opened through /proc/PID/map_files, keeps the name its server knows."""

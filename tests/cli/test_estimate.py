@@ -26,7 +26,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         timeout=60,
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
-        env=kept | environment,
+        env=kept | {"XDG_STATE_HOME": os.devnull} | environment,  # nothing is kept
         check=False,
     )
 
@@ -174,3 +174,18 @@ def test_nothing_heavy_is_imported_for_a_local_file(model: Path) -> None:
         [sys.executable, "-c", code, str(model)], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_estimate_of_this_machine_is_kept_and_is_the_same_across_a_network(model: Path, tmp_path: Path) -> None:
+    def kept_by(name: str, *arguments: str) -> list[str]:
+        estimate(*arguments, XDG_STATE_HOME=str(tmp_path / name))
+        return sorted(path.name for path in (tmp_path / name).rglob("*.json"))
+
+    here = kept_by("here", str(model), "--disk-rate", "3G")
+    with RangeServer(files={model.name: model.read_bytes()}) as server:
+        there = kept_by("there", server.url(model.name), "--disk-rate", "3G")
+    assert len(here) == 1
+    assert here == there
+    assert kept_by("described", str(model), *GIVEN) == [], "another machine's figures say nothing of this one"
+    (tmp_path / "file").write_text("")
+    assert kept_by("file", str(model), "--disk-rate", "3G") == [], "nobody is troubled where it cannot be written"

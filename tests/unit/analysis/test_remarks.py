@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from moewatch.analysis import remarks
 from moewatch.analysis.situation import Reader, Situation
-from moewatch.domain.frame import Memory, Method, Note, Progress, Rates, Residency, State
+from moewatch.domain.frame import Memory, Method, Note, Progress, Rates, Residency, Server, State
 from moewatch.domain.sample import Gap, GapReason, LoadMode
 from moewatch.units import GIB, UNKNOWN, S
 from tests.support.situations import MODEL, situation
@@ -105,3 +105,24 @@ def test_a_denied_pressure_file_is_not_called_switched_off() -> None:
 )
 def test_load_mode_in_words(mode: LoadMode, wanted: str) -> None:
     assert remarks.load_mode_word(mode) == wanted
+
+
+def expecting(
+    state: State = State.STEADY, *, window_s: int = 10, rate: float | None = 3.6, n_active: int = 1
+) -> Situation:
+    now = situation(state, rates=Rates(window_ns=window_s * S, tokens_per_s=rate), server=Server(n_active=n_active))
+    return replace(now, header=replace(now.header, estimate_tokens_per_s=(3.04, 5.0)))
+
+
+@pytest.mark.parametrize("state", [State.STEADY, State.THRASHING])
+def test_an_estimate_is_held_against_what_is_measured(state: State) -> None:
+    assert remarks.estimated(expecting(state)) == "Estimated 3.0-5.0, measured 3.6 tokens/s."
+    assert "Estimated 3.0-5.0, measured 3.6 tokens/s." in remarks.remarks(expecting(state))
+
+
+def test_an_estimate_is_not_held_against_what_it_does_not_speak_of() -> None:
+    assert remarks.estimated(expecting(State.WARMING)) is None
+    assert remarks.estimated(expecting(window_s=5)) is None
+    assert remarks.estimated(expecting(rate=None)) is None
+    assert remarks.estimated(expecting(n_active=4)) is None
+    assert remarks.estimated(STEADY) is None

@@ -33,6 +33,7 @@ GOOD_NS = 10 * MINUTE
 AGAIN_NS = 60 * MINUTE  # of good time until the next: three of them span an afternoon
 LONGEST_STEP_NS = 15 * S  # frames come every 0.2 to 5 s; a longer gap is a pause and no proof of anything
 KEPT = 3
+OFFER_RATIO = 0.9  # with more of the experts in memory there is little to bring back
 SUFFIX = ".hotset"
 _NAME = re.compile(r"\d{8}T\d{6}Z(-\d)?\.hotset")
 _MODEL_CHARACTERS = 40
@@ -203,7 +204,8 @@ class HotsetKeeper:
             self._good = with_frame(self._good, event.frame)
             if self._wants_first and event.frame.verdict.state not in (State.LOADING, State.UNKNOWN):
                 self._wants_first = False
-                self._run(self._look)
+                missing = (event.frame.residency.expert_ratio or 1.0) < OFFER_RATIO
+                self._run(self._look_and_offer if missing else self._look)
             if should_save(self._good) and self._save(event.frame):
                 self._good = replace(self._good, saved_ns=self._good.good_ns)
 
@@ -225,6 +227,11 @@ class HotsetKeeper:
         with contextlib.suppress(MoewatchError, OSError):  # without it, the set is of one look
             resident, page_bytes = look_at(layout)
             self._first = [encode_runs(runs, page_bytes) for runs in resident]
+
+    def _look_and_offer(self, layout: ModelLayout) -> None:
+        self._look(layout)
+        if offered := offered_for(layout):
+            self._tell(f"A hot set of this model is saved ({offered[0].stem}): w brings it back.")
 
     def _save(self, frame: Frame) -> bool:
         seen = Seen(

@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
         return watch(options, Printer(as_json=False, recorder=recorder))
     from moewatch.cli.feed import LiveFeed  # noqa: PLC0415 - nothing eager
 
-    feed = LiveFeed(options, follow=True, recorder=recorder)
+    feed = LiveFeed(options, follow=True, recorder=recorder, keep_hot_sets=True)
     feed.check()
     feed.begin()
     from moewatch.cli.warmer import LiveWarmer  # noqa: PLC0415 - nothing eager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moewatch.clock import Clock, SystemClock
-from moewatch.domain.events import Candidates, Event, FrameReady, Position
+from moewatch.domain.events import Candidates, Event, FrameReady, Notice, Position
 from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.layout import ModelLayout
 from moewatch.errors import TargetError, UnsupportedError
@@ -66,11 +66,27 @@ class Relay:
             self._sink = sink
 
 
+def both(first: Callable[[Event], None], second: Callable[[Event], None]) -> Callable[[Event], None]:
+    """A sink that tells two."""
+
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell
+
+
 class LiveFeed:
     """A live server for whoever listens; follows it when it is restarted."""
 
     def __init__(
-        self, options: argparse.Namespace, *, follow: bool, clock: Clock | None = None, recorder: Recorder | None = None
+        self,
+        options: argparse.Namespace,
+        *,
+        follow: bool,
+        clock: Clock | None = None,
+        recorder: Recorder | None = None,
+        keep_hot_sets: bool = False,
     ) -> None:
         require_linux()
         self.clock = clock or SystemClock()
@@ -78,6 +94,7 @@ class LiveFeed:
         self._pids: list[int] | None = options.pid
         self._follow = follow
         self._recorder = recorder
+        self._keep_hot_sets = keep_hot_sets
         self._preferred = 0
         self._ever_opened = False
         self._sink: Callable[[Event], None] = lambda _event: None
@@ -102,8 +119,16 @@ class LiveFeed:
 
         The first Samples are there when the screen has been loaded, which takes longer than they do.
         """
-        self._relay = Relay()
-        self._new_sampler(self._relay).start()
+        self._relay = relay = Relay()
+        sink: Callable[[Event], None] = relay
+        if self._keep_hot_sets:
+            from moewatch.cache.hotset_keeper import HotsetKeeper  # noqa: PLC0415 - nothing eager
+
+            keeper = HotsetKeeper(
+                self.clock, lambda: self.layout, lambda text: relay(Notice(text=text, wall_ns=self.clock.wall_ns()))
+            )
+            sink = both(keeper, relay)
+        self._new_sampler(sink).start()
 
     def start(self, sink: Callable[[Event], None]) -> None:
         """Tell `sink` everything, from the beginning."""

@@ -177,3 +177,22 @@ def test_the_keeper_says_why_it_could_not(layout: ModelLayout, monkeypatch: pyte
         keeper.join()
     assert len(said) == 1
     assert "not saved" in said[0]
+
+
+def test_a_saved_set_is_offered_when_experts_are_missing(layout: ModelLayout) -> None:
+    Path(layout.paths[0]).read_bytes()
+    saving = HotsetKeeper(ManualClock(), lambda: layout)
+    for frame in frames((State.STEADY, 11, 5)):
+        saving(FrameReady(frame=frame))
+        saving.join()
+    (path,) = offered_for(layout)
+    for expert_ratio, wanted in ((0.3, [path.stem]), (0.95, [])):
+        said: list[str] = []
+        keeper = HotsetKeeper(ManualClock(), lambda: layout, said.append)
+        keeper(Started(header=HEADER, wall_ns=0))
+        base = frames((State.IDLE, 1, 0))[0]
+        residency = msgspec.structs.replace(base.residency, expert_ratio=expert_ratio)
+        keeper(FrameReady(frame=msgspec.structs.replace(base, residency=residency)))
+        keeper.join()
+        assert [each for each in wanted if not any(each in text for text in said)] == []
+        assert len(said) == len(wanted)

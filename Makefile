@@ -6,7 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An installed uv is used; else one is put into a venv of its own, so that nothing outside this folder changes.
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
-SYNC := $(UV) sync --frozen --quiet --inexact
+# Compiled once here: the first screen is to be there within a second of the first start, too.
+SYNC := $(UV) sync --frozen --quiet --inexact --compile-bytecode
+COMPILE := $(BIN)/python -m compileall -q moewatch
 
 .PHONY: help demo test live check lint benchmarks clean
 
@@ -24,12 +26,14 @@ help: ## this list
 $(VENV)/.run: pyproject.toml uv.lock | $(filter .uv/bin/uv,$(UV))
 	@echo "setting up (once) ..." >&2
 	@$(SYNC) --no-dev
+	@$(COMPILE)
 	@touch $@
 
 # What tests and checks moewatch, a real llama-server included.
 $(VENV)/.dev: pyproject.toml uv.lock | $(filter .uv/bin/uv,$(UV))
 	@echo "setting up with the test tools (once, about 150 MB) ..." >&2
 	@$(SYNC)
+	@$(COMPILE)
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run ## the dashboard on the built-in workload: cold start, steady, squeeze, recovery

@@ -105,6 +105,30 @@ def map_rows(look: Look, width: int, height: int) -> list[Row]:
     return rows
 
 
+class Picture:
+    """`map_rows` with its last rows remembered: 8 to 70 ms (measured) are spent on a new map only, not on every Frame."""
+
+    def __init__(self) -> None:
+        self._look: Look | None = None
+        self._size = (0, 0)
+        self._rows: list[Row] = []
+
+    def rows(self, look: Look, width: int, height: int) -> list[Row]:
+        """The same rows as long as the map, the mark and what is asked for are the same."""
+        old = self._look
+        is_same = old is not None and old.map is look.map and old.mark is look.mark
+        if not is_same or self._size != (width, height) or _asked(old) != _asked(look):
+            self._look, self._size = look, (width, height)
+            self._rows = map_rows(look, width, height)
+        return self._rows
+
+
+def _asked(look: Look | None) -> tuple[object, ...]:
+    if look is None:
+        return ()
+    return look.mode, look.layer, look.expert, look.top, look.zoom, look.glyphs.ramp, look.has_shades
+
+
 def layer_share(shown: ExpertMap, layer: int) -> float | None:
     """Of a layer's experts, in memory; None where it has none, or none that need memory."""
     if not shown.bytes_per_expert[layer] or layer in shown.not_needed_layers:

@@ -1,13 +1,13 @@
 """The page `what is in memory`: the map, its legend, one expert under the cursor, and the files by offset. No Textual."""
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.frame import Frame
 from moewatch.tui import shades
-from moewatch.tui.expertmap import Look, Mode, lay_out, layer_share, map_columns, map_rows
+from moewatch.tui.expertmap import Look, Mode, Picture, lay_out, layer_share, map_columns, map_rows
 from moewatch.tui.glyphs import BLOCKS, Glyphs
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of
 from moewatch.tui.shades import Shade
@@ -36,6 +36,7 @@ class Around:
     marked_wall_ns: int | None = None
     strips: tuple[FileStrip, ...] = ()
     parts: tuple[ExpertSlice, ...] = ()  # of the expert under the cursor
+    picture: Picture = field(default_factory=Picture)
     zone: tzinfo | None = None
 
 
@@ -58,7 +59,7 @@ def page(look: Look, around: Around, width: int, height: int) -> list[Row]:
         rows: list[Row] = [(Span(_inspected(look, around, width)),)]
     else:
         shown, spare = rooms(look, height)
-        rows = [_title(look, around, width), *map_rows(look, width, shown + 1)]
+        rows = [_title(look, around, width), *around.picture.rows(look, width, shown + 1)]
         if height >= 4 + FEW_PAIRS:
             rows.append(_legend(look, width))
         if height >= 6 + FEW_PAIRS:

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.frame import ExpertMap, Frame
 from moewatch.tui import expertpage
-from moewatch.tui.expertmap import Look, Mode
+from moewatch.tui.expertmap import Look, Mode, Picture
 from moewatch.tui.feed import Feed
 from moewatch.tui.glyphs import Glyphs
 from moewatch.tui.widgets.lines import Lines
@@ -93,6 +93,7 @@ class ExpertsScreen(Screen[None]):
         self._parts: tuple[ExpertSlice, ...] = ()
         self._parts_of: tuple[int, int, int] | None = None  # layer, expert, seen_ns
         self._is_asking = False
+        self._picture = Picture()
 
     def compose(self) -> ComposeResult:
         """The one widget."""
@@ -120,6 +121,7 @@ class ExpertsScreen(Screen[None]):
             marked_wall_ns=self._place.marked_wall_ns,
             strips=self._strips,
             parts=self._parts,
+            picture=self._picture,
             zone=self._zone,
         )
         self._lines.show(expertpage.page(look, around, width, height))

@@ -19,7 +19,7 @@ from tests.support.model_disk import evict
 from tests.support.moe_model import MoeShape, write_model
 
 SHAPE = MoeShape(layers=2, experts=16, used=4, width=512, heads=8, expert_width=256)
-PATIENCE_S = 60
+PATIENCE_S = 20
 NEARLY_ALL = 0.98  # a kernel with DAMON takes idle pages away, also from tests
 MAPPER = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ); print('mapped', flush=True); sys.stdin.read()"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from moewatch.domain.events import Event, FrameReady
 from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.frame import Evenness, ExpertMap, Frame, Skew
-from moewatch.tui.expertmap import Look, Mode, lay_out, layer_share, map_columns, map_rows
+from moewatch.tui.expertmap import Look, Mode, Picture, lay_out, layer_share, map_columns, map_rows
 from moewatch.tui.expertpage import Around, empty_page, page, rooms
 from moewatch.tui.experts_screen import ExpertsScreen
 from moewatch.tui.glyphs import ASCII, BLOCKS
@@ -250,6 +250,23 @@ def test_the_dashboards_map_is_made_once_a_map() -> None:
     first = layout._experts(view_of(frame), 200)
     assert layout._experts(view_of(msgspec.structs.replace(frame, wall_ns=1)), 200) is first
     assert layout._experts(view_of(design_frame(experts=expert_map())), 200) is not first
+
+
+def test_a_picture_is_made_anew_for_whatever_changes_it() -> None:
+    picture, shown = Picture(), expert_map()
+    look = Look(map=shown, layer=1, expert=1)
+    first = picture.rows(look, 80, 19)
+    assert picture.rows(Look(map=shown, layer=1, expert=1), 80, 19) is first
+    for other in (
+        Look(map=expert_map(), layer=1, expert=1),
+        Look(map=shown, layer=2, expert=1),
+        Look(map=shown, layer=1, expert=1, mode=Mode.AGAIN),
+        Look(map=shown, layer=1, expert=1, mark=shown),
+        Look(map=shown, layer=1, expert=1, glyphs=ASCII),
+    ):
+        assert picture.rows(look, 80, 19) == first
+        assert picture.rows(other, 80, 19) == map_rows(other, 80, 19)
+    assert len(picture.rows(look, 80, 9)) == 9
 
 
 # --- the screen --------------------------------------------------------------------------------------------------

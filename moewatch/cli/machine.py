@@ -29,7 +29,7 @@ def read_machine(options: argparse.Namespace, server: InstalledServer, local_pat
     Raises MoewatchError with one sentence when memory cannot be read and is not given.
     """
     root = KernelRoot.system()
-    n_cores, n_threads = _cores()
+    n_cores, n_threads = cores()
     memory = _memory(options.ram, root)
     where = options.dir or local_path or "."
     device = _device(root, where)
@@ -90,7 +90,7 @@ def _own_bytes(root: KernelRoot) -> int:
     return max(0, resident - shared) * root.page_bytes
 
 
-def _cores() -> tuple[int | None, int | None]:
+def cores() -> tuple[int | None, int | None]:
     """(physical cores, hardware threads) that this process may use."""
     import psutil  # noqa: PLC0415 - 33 ms
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "residency": Command("residency", "what of these files, or of the server's model, is in memory"),
     "check": Command("check", "one answer and an exit code: does it thrash, is it ready"),
     "estimate": Command("estimate", "before you download: will it run here, how fast, with which flags"),
+    "tune": Command("tune", "starts your llama-server with a few splits or thread counts, names the fastest"),
     "record": Command("record", "raw samples to a file"),
     "replay": Command("replay", "the same dashboard, or the same JSON frames, from a recording"),
     "warm": Command("warm", "fill the page cache in the right order, within what fits"),

@@ -13,7 +13,9 @@ T, STEADY, UNKNOWN = State.THRASHING, State.STEADY, State.UNKNOWN
 
 
 def frame(second: int, state: State, dense_ratio: float | None = 1.0, load_mode: LoadMode = LoadMode.MMAP) -> Frame:
-    target = Target(id="7:1", pid=7, exe="llama-server", files=(), model_name="m", load_mode=load_mode, host=Host(), devices=())
+    target = Target(
+        id="7:1", pid=7, exe="llama-server", files=(), model_name="m", load_mode=load_mode, host=Host(), devices=()
+    )
     return Frame(
         mono_ns=second * S,
         wall_ns=second * S,

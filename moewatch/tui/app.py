@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from rich.style import Style
 from textual import events
 from textual.app import App, ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
@@ -169,9 +170,10 @@ class MoewatchApp(App[None]):
 
     def on_news(self) -> None:
         """Draw what is newest."""
-        self._redraw()
         if isinstance(self.screen, ExpertsScreen | WarmScreen):
             self.screen.draw()
+        else:
+            self._redraw()
         frame = self._session.frame
         if frame is not None and frame.verdict.state is not self._state:
             if self._bell and self._state is not None:
@@ -189,6 +191,12 @@ class MoewatchApp(App[None]):
         if self._bell and minutes > self._reminded:
             self.bell()
         self._reminded = max(minutes, self._reminded)
+
+    def pop_screen(self) -> AwaitComplete:
+        """The dashboard, which was not drawn meanwhile, is."""
+        popped = super().pop_screen()
+        self._redraw()
+        return popped
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out anew."""

@@ -14,8 +14,9 @@ from moewatch.tui import shades
 from moewatch.tui.glyphs import BLOCKS, Glyphs
 from moewatch.tui.rows import Role, Row, Span
 from moewatch.tui.shades import Shade
-from moewatch.units import format_percent
+from moewatch.units import MINUTE, S, format_percent
 
+AGAIN_NS = MINUTE  # what was read AGAIN before does not count any more (analysis/experts.py)
 MOST_STRETCH = 6  # columns of one expert, however few there are
 TICK_COLUMNS = 8  # between two numbers above the map: room for three digits and a gap
 SHARE_COLUMNS = 9  # `  55  61 `
@@ -45,6 +46,12 @@ class Look:
     zoom: int = 0
     glyphs: Glyphs = BLOCKS
     has_shades: bool = False
+    now_ns: int = 0  # mono_ns of the Frame it is looked at in
+
+    @property
+    def window_s(self) -> int:
+        """Seconds that `again_bytes` are of: a map that has not changed since was read nothing of since."""
+        return min(AGAIN_NS, self.map.again_window_ns + max(0, self.now_ns - self.map.seen_ns)) // S
 
     @property
     def pairs(self) -> int:

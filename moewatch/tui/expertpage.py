@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from moewatch.domain.experts import ExpertSlice, FileStrip
-from moewatch.domain.frame import Frame
+from moewatch.domain.frame import ExpertMap, Frame
 from moewatch.tui import shades
 from moewatch.tui.expertmap import Look, Mode, Picture, lay_out, layer_share, map_columns, map_rows
 from moewatch.tui.glyphs import BLOCKS, Glyphs
@@ -14,6 +14,7 @@ from moewatch.tui.shades import Shade
 from moewatch.tui.viewmodel import clock
 from moewatch.units import GIB, MB, S, format_mb, format_percent, format_size
 
+UNCHANGED_NS = 10 * S  # while anything moves a map comes every 5 s (linux/scanner.py)
 LEFT_LONG_AGO_S = 255  # as in ExpertMap.left_s
 TINY_COLUMNS, TINY_ROWS = 30, 5  # below: the expert under the cursor only
 MEDIUM_COLUMNS, ROOMY_COLUMNS = 70, 90  # from here lines say more, and spell it out
@@ -118,7 +119,7 @@ def _title(look: Look, around: Around, width: int) -> Row:
     )
     cell = "1 expert" if grid.per_cell == 1 else f"{grid.per_cell} experts"
     unit = "a cell = 2 layers of" if look.is_plain else "half a cell ="
-    age = max(0, around.frame.mono_ns - shown.seen_ns) // S
+    age = _age_s(around.frame, shown)
     seen = Span(f"seen {age} s ago", Role.DIM)
     about = f"{shown.n_layer} layers x {shown.n_expert} experts{each}"
     texts = (
@@ -135,8 +136,16 @@ def _title(look: Look, around: Around, width: int) -> Row:
     )
 
 
+def _age_s(frame: Frame, shown: ExpertMap) -> int:
+    """Seconds since it was looked at; a map that stays the same is not told again, and only the scan has an age then."""
+    age_ns = max(0, frame.mono_ns - shown.seen_ns)
+    if age_ns > UNCHANGED_NS and frame.residency.age_ns is not None:
+        age_ns = min(age_ns, frame.residency.age_ns)
+    return age_ns // S
+
+
 def _legend(look: Look, width: int) -> Row:
-    window = f"{look.map.again_window_ns // S} s"
+    window = f"{look.window_s} s"
     if look.is_plain:
         texts = {
             Mode.MEMORY: f"0 to 9: tenths in memory   x: half or more read AGAIN in {window}   ?: not known",
@@ -238,10 +247,10 @@ def _inspected(look: Look, around: Around, width: int) -> str:
     if again:
         times = again / size
         parts.append(
-            f"again at least {format_mb(again)} MB in {shown.again_window_ns // S} s, {times:.1f} {glyphs.plain('×')} its size"  # noqa: RUF001 - the sign of the design
+            f"again at least {format_mb(again)} MB in {look.window_s} s, {times:.1f} {glyphs.plain('×')} its size"  # noqa: RUF001 - the sign of the design
         )
     else:
-        parts.append(f"not seen read AGAIN in {shown.again_window_ns // S} s")
+        parts.append(f"not seen read AGAIN in {look.window_s} s")
     left = shown.left_s[cell]
     if left < LEFT_LONG_AGO_S:
         parts.append(f"left {clock(shown.seen_wall_ns - left * S, around.zone)}")
@@ -314,14 +323,14 @@ def _most(look: Look, width: int, room: int) -> list[Row]:
         return []
     listed = _most_read(look, room - 2)
     if not listed:
-        return [(), (Span(f" Nothing was seen read AGAIN in {look.map.again_window_ns // S} s.", Role.DIM),)]
+        return [(), (Span(f" Nothing was seen read AGAIN in {look.window_s} s.", Role.DIM),)]
     indent = " " * (len(heading) + 4)
     rows: list[Row] = [(), (Span(f"{heading}    ", Role.DIM), Span(LIST_HEADING, Role.DIM))]
     return [*rows, *((Span(indent + line),) for line in listed)]
 
 
 def _most_heading(look: Look) -> str:
-    return f"read again most, {look.map.again_window_ns // S} s, at least"
+    return f"read again most, {look.window_s} s, at least"
 
 
 def _most_read(look: Look, count: int) -> list[str]:

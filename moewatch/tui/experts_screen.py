@@ -114,7 +114,7 @@ class ExpertsScreen(Screen[None]):
         if frame is None or frame.experts is None:
             self._lines.show(expertpage.empty_page(frame, width, height, self._glyphs))
             return
-        look = self._look(frame.experts, height)
+        look = self._look(frame.experts, frame.mono_ns, height)
         around = expertpage.Around(
             frame=frame,
             said=self._said,
@@ -127,20 +127,16 @@ class ExpertsScreen(Screen[None]):
         self._lines.show(expertpage.page(look, around, width, height))
         self._ask(frame, look, width, height)
 
-    def _look(self, shown: ExpertMap, height: int) -> Look:
+    def _look(self, shown: ExpertMap, now_ns: int, height: int) -> Look:
         place = self._place
         place.layer = max(0, min(place.layer, shown.n_layer - 1))
         place.expert = max(0, min(place.expert, shown.n_expert - 1))
-        look = Look(
-            map=shown, mode=place.mode, mark=place.mark, layer=place.layer, expert=place.expert, zoom=place.zoom,
-            glyphs=self._glyphs, has_shades=self._has_shades,
-        )  # fmt: skip
-        rows, _ = expertpage.rooms(look, height)
+        rows, _ = expertpage.rooms(Look(map=shown), height)
         pair = place.layer // 2
-        place.top = max(0, min(place.top, pair, look.pairs - rows), pair - rows + 1)
+        place.top = max(0, min(place.top, pair, -(-shown.n_layer // 2) - rows), pair - rows + 1)
         return Look(
             map=shown, mode=place.mode, mark=place.mark, layer=place.layer, expert=place.expert, zoom=place.zoom,
-            glyphs=self._glyphs, has_shades=self._has_shades, top=place.top,
+            glyphs=self._glyphs, has_shades=self._has_shades, top=place.top, now_ns=now_ns,
         )  # fmt: skip
 
     # --- what only the feed can tell -----------------------------------------------------------------------------

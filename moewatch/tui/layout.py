@@ -104,10 +104,10 @@ class Layout:
     def _experts(self, view: View, width: int) -> list[Row]:
         """The map of experts; made anew only for a new map."""
         shown = view.frame.experts if view.frame is not None else None
-        if shown is None:
+        if view.frame is None or shown is None:
             return []
         if self._map is None or self._map[0] is not shown or self._map[1] != width:
-            look = Look(map=shown, glyphs=view.glyphs, has_shades=view.has_shades)
+            look = Look(map=shown, glyphs=view.glyphs, has_shades=view.has_shades, now_ns=view.frame.mono_ns)
             self._map = (shown, width, expertpage.embedded(look, width))
         return self._map[2]
 

@@ -231,6 +231,18 @@ def test_the_map_scrolls_when_it_is_higher_than_the_screen() -> None:
     assert screen(shown, 80, 24, top=28)[2].startswith(" 56 57")
 
 
+def test_a_map_that_does_not_change_is_as_old_as_the_scan() -> None:
+    shown = expert_map(again_window_ns=2 * S, again_bytes=(0,) * (36 * 128))
+    frame = msgspec.structs.replace(design_frame(experts=shown), mono_ns=shown.seen_ns + 43 * S)
+    around = Around(frame=frame, zone=UTC)
+    rows = [text_of(row) for row in page(Look(map=shown, now_ns=frame.mono_ns, layer=0, expert=0), around, 80, 30)]
+    assert rows[0].endswith("seen 3 s ago")
+    assert any("Nothing was seen read AGAIN in 45 s." in row for row in rows)
+    old = msgspec.structs.replace(frame, residency=msgspec.structs.replace(frame.residency, age_ns=None))
+    rows = [text_of(row) for row in page(Look(map=shown, layer=0, expert=0), Around(frame=old), 80, 30)]
+    assert rows[0].endswith("seen 43 s ago")
+
+
 # --- on the dashboard --------------------------------------------------------------------------------------------
 
 

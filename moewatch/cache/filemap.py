@@ -1,16 +1,13 @@
 """What of a model's files is in memory by where it lies in them, asked for while someone looks at it."""
 
-import re
 import threading
 
 from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.layout import ModelLayout
+from moewatch.linux.inspection import inspect_expert
 from moewatch.linux.pagecache import Backend, PageCache, SystemPageCache, probe
 from moewatch.linux.root import ReadingError
 from moewatch.linux.shards import Shard, close_shards, open_shards
-
-_RUNS = re.compile(rb"\x00+|\x01+")
-_TO_BIT = bytes(value & 1 for value in range(256))  # mincore defines the lowest bit only
 
 
 class FileMap:
@@ -40,15 +37,10 @@ class FileMap:
             self._use(layout)
             if layout is None or not self._shards:
                 return ()
-            found = []
             try:
-                for _, tensor in layout.by_expert():
-                    if tensor.layer == layer and 0 <= expert - tensor.first_expert < tensor.n_expert:
-                        offset, length = tensor.expert_range(expert - tensor.first_expert)
-                        found.append(self._slice(tensor.name, self._shards[tensor.file_index], offset, length))
+                return inspect_expert(self._page_cache, layout, self._shards, layer, expert)
             except ReadingError:
                 return ()
-            return tuple(found)
 
     def close(self) -> None:
         """Let go of the files; a later question opens them again."""
@@ -79,10 +71,3 @@ class FileMap:
             there = self._page_cache.cachestat(shard.fd, start * page, size).nr_cache if size else 0
             shares.append(min(255, there * 255 // size) if size else 0)
         return FileStrip(name=shard.name, size_bytes=shard.size_bytes, shares=bytes(shares))
-
-    def _slice(self, tensor: str, shard: Shard, offset: int, length: int) -> ExpertSlice:
-        page = self._page_cache.page_bytes
-        first = offset // page
-        bits = self._page_cache.mincore(shard.fd, first * page, offset + length - first * page).translate(_TO_BIT)
-        runs = ((first + run.start(), run.end() - run.start(), bits[run.start()] == 1) for run in _RUNS.finditer(bits))
-        return ExpertSlice(tensor=tensor, file=shard.name, offset=offset, length=length, pages=tuple(runs))

@@ -19,7 +19,6 @@ from moewatch.units import S
 START_NS = 10 * S  # it takes 15 ms; a machine short of memory takes longer
 END_S = 2.0
 READ_BYTES = 1 << 16
-_READER = Path(__file__).with_name("reader.py")
 
 
 class ReaderEndedError(MoewatchError):
@@ -36,6 +35,9 @@ class Result(Struct, frozen=True):
 
 class ReaderProcess:
     """Runs while the `with` block lasts; reads nothing of its own accord."""
+
+    script = Path(__file__).with_name("reader.py")
+    word = "warm"  # among its arguments: tells moewatch's own search for servers whose reads these are
 
     def __init__(self, paths: Sequence[str], clock: Clock, *, threads: int, cgroup_procs: Sequence[str] = ()) -> None:
         self._paths = paths
@@ -58,10 +60,8 @@ class ReaderProcess:
         return self._process
 
     def __enter__(self) -> Self:
-        # `warm` among the words tells moewatch's own search for servers whose reads these are
-        command = [sys.executable, "-I", "-S", str(_READER), "warm"]
         self._process = subprocess.Popen(  # noqa: S603 - our own file, our own interpreter
-            command,
+            [sys.executable, "-I", "-S", str(self.script), self.word],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -3,11 +3,8 @@
 import errno
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Self
 
 from msgspec import Struct
 
@@ -23,7 +20,6 @@ from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.units import MIB, S, format_size
 
 ANSWER_NS = 60 * S  # for 16 MiB: even a disk that is busy with a thrashing server gives 1 MB/s
-_HOLDER = Path(__file__).with_name("holder.py")
 _CAP_IPC_LOCK = 14  # linux/capability.h
 
 
@@ -37,30 +33,15 @@ class HeldStep(Struct, frozen=True, kw_only=True):
 class HolderProcess(ReaderProcess):
     """Holds what it is told to until the `with` block ends, or this process does, however it ends."""
 
+    script = Path(__file__).with_name("holder.py")
+    word = "pin"
+
     def __init__(
         self, paths: Sequence[str], names: Sequence[str], clock: Clock, *, cgroup_procs: Sequence[str] = ()
     ) -> None:
         super().__init__(paths, clock, threads=1, cgroup_procs=cgroup_procs)
         self.held_bytes = 0
         self._names = names
-
-    def __enter__(self) -> Self:
-        # `pin` among the words tells moewatch's own search for servers whose mapping this is
-        command = [sys.executable, "-I", "-S", str(_HOLDER), "pin"]
-        self._process = subprocess.Popen(  # noqa: S603 - our own file, our own interpreter
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is for us
-            bufsize=0,
-        )
-        try:
-            self._greet()
-        except BaseException:
-            self._end()
-            raise
-        return self
 
     def hold(self, files: Sequence[Sequence[Run]], budget_bytes: int) -> Iterator[HeldStep]:
         """Lock these runs (whole pages), 16 MiB at a time; yields after each step.

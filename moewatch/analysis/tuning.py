@@ -11,9 +11,9 @@ from msgspec import Struct
 from moewatch.analysis import flags
 
 MAX_RUNS = 6  # of one kind: a bracket of 48 layers is 3 wide by then
-SPLIT_STEP = 16  # a sixteenth of the layers is near enough: 2 to 6 % of the speed
+SPLIT_STEP = 16  # a sixteenth of the layers at most moves a sixteenth of the experts' work: about the noise
 FINALISTS = 2
-# Two runs of one setting on an idle machine differed by 1 to 4 % (threads 1 and 2, model of 30 MB)
+# Two runs of one setting differed by 2 % on a free core and by 15 to 30 % where another program took a core (measured)
 NOISE = 0.05
 
 Measured = Mapping[int, float | None]  # setting: tokens per second; None: it did not run

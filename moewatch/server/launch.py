@@ -26,9 +26,9 @@ from moewatch.units import MS, S, format_duration
 
 HOST = "127.0.0.1"
 READY_NS = 900 * S  # 120 GB from a disk of 200 MB/s need 600 s
-SILENCE_S = 120.0  # longest wait for a token; the slowest thrashing seen made one in 10 s
+SILENCE_S = 120.0  # longest wait for a token; the slowest thrashing measured (dense, 0.5 tokens/s) made one in 2 s
 POLL_NS = 100 * MS
-END_NS = 15 * S  # a server with a request in work ends in less than one
+END_NS = 15 * S  # then by force; the batch in work is finished first, which takes long while it reads from a disk
 KILLED_S = 10.0
 REASON_CHARACTERS = 200
 LOG_TAIL_BYTES = 16 << 10

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from moewatch.domain.frame import Frame, State
 from moewatch.domain.warm_events import WarmEvent
 from moewatch.errors import MoewatchError
 from moewatch.tui import footlines, pages, viewmodel
+from moewatch.tui.closing import closing_words
 from moewatch.tui.experts_screen import ExpertsScreen, Place
 from moewatch.tui.feed import Feed, Warmer
 from moewatch.tui.figures import grid_columns, spark_columns
@@ -29,7 +29,7 @@ from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import COLUMN_NS, ZOOM_DEFAULT, History
 from moewatch.tui.layout import MEDIUM_COLUMNS, Key, Layout
 from moewatch.tui.palette import SHADES_FROM, palette
-from moewatch.tui.rows import wrap
+from moewatch.tui.plots import load
 from moewatch.tui.screens import Page, Question
 from moewatch.tui.session import Session
 from moewatch.tui.viewmodel import View
@@ -120,6 +120,7 @@ class MoewatchApp(App[None]):
         colours = 0 if plain else _COLOURS.get(self.console.color_system, 256)
         self._styles: Sequence[Style] = palette(colours, no_color=plain)
         self._has_shades = colours >= SHADES_FROM
+        self._has_plots = False
         self._place = Place()
         self._lines = Lines(self._styles)
 
@@ -148,6 +149,12 @@ class MoewatchApp(App[None]):
             if draws_blocks_wide(sys.__stdin__.fileno(), sys.__stderr__.fileno()):
                 self._glyphs = ASCII
 
+    def _load_plots(self) -> None:
+        """In a thread, once the first figures are on the screen: they come 150 ms sooner than the plots."""
+        load()
+        self._has_plots = True
+        self.post_message(News())
+
     def _begin(self) -> None:
         try:
             self._feed.start(self._take)
@@ -175,6 +182,8 @@ class MoewatchApp(App[None]):
         else:
             self._redraw()
         frame = self._session.frame
+        if frame is not None and self._state is None and not self._has_plots:
+            self.call_after_refresh(lambda: self.run_worker(self._load_plots, thread=True, exit_on_error=False))
         if frame is not None and frame.verdict.state is not self._state:
             if self._bell and self._state is not None:
                 self.bell()
@@ -234,6 +243,7 @@ class MoewatchApp(App[None]):
             newest_wall_ns=newest,
             zoom=self._zoom_now(history, frame),
             glyphs=self._glyphs,
+            has_plots=self._has_plots,
             has_shades=self._has_shades,
             zone=self._zone,
         )
@@ -474,22 +484,9 @@ class MoewatchApp(App[None]):
         with self._session.locked() as session:
             self._held = None
             view = dataclasses.replace(self._view(session), standstill=None)
-            said = viewmodel.banner_text(view) if session.frame else []
-            lines = [part for line in said for part in wrap(line, _TEXT_WIDTH, 9)]
-            worst = session.history.worst
-            if worst is not None and worst.again_mb_per_s >= 1:
-                rate = "" if math.isnan(worst.tokens_per_s) else f", {worst.tokens_per_s:.1f} tokens/s"
-                at = viewmodel.clock(worst.wall_ns, self._zone, seconds=False)
-                lines.append(f"worst minute: {worst.again_mb_per_s:,.0f} MB/s read AGAIN{rate}, at {at}")
-            if session.frame is not None and session.position is None:
-                pid = session.frame.target.pid
-                lines.append(f"watch again: {self._again or f'moewatch --pid {pid}'}")
-                if self._again is None:
-                    lines.append(f"record it:   moewatch record -o moewatch.jsonl.gz --pid {pid}")
-        return "\n".join(self._glyphs.plain(line) for line in lines)
+            return closing_words(view, session.history.worst, self._again)
 
 
-_TEXT_WIDTH = 79  # of what stays in the scrollback
 _DASHBOARD_ACTIONS = frozenset(
     ("help", "advice", "experts", "pause", "mark", "copy", "save", "next_target", "zoom", "dismiss_notice")
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moewatch.tui.history import COLUMN_NS, Figure, Mark, MarkKind
-from moewatch.tui.plots import Plot, Series, canvas_columns, nice_top, sparkline, stacked
+from moewatch.tui.plots import Plot, Series, canvas_columns, empty_plot, nice_top, sparkline, stacked
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of
 from moewatch.tui.viewmodel import View, clock, tokens_text
 from moewatch.units import MINUTE, S, format_gib, format_mb, format_percent
@@ -198,10 +198,13 @@ class Plots:
         top: float,
         ticks: Sequence[int] = (),
     ) -> list[Row]:
-        marks, _ = numbered(view, canvas_columns(width))
-        picture = self._plots[number].rows(
-            series, width=width, height=height - 1, top=top, glyphs=view.glyphs, marks=marks, ticks=ticks
-        )
+        if view.has_plots:
+            marks, _ = numbered(view, canvas_columns(width))
+            picture = self._plots[number].rows(
+                series, width=width, height=height - 1, top=top, glyphs=view.glyphs, marks=marks, ticks=ticks
+            )
+        else:
+            picture = empty_plot(width, height - 1, view.glyphs)
         indent = max(1, min(_INDENT, width - width_of(legend)))
         return [(Span(" " * indent), *legend), *picture]
 

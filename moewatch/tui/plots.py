@@ -97,6 +97,20 @@ class Plot:
         return self._rows
 
 
+def load() -> Any:
+    """Plotext, at first use: it takes 150 ms and 6 MiB, most of it for its own documentation."""
+    return importlib.import_module("plotext")
+
+
+def empty_plot(width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    """The axes alone, as long as there is nothing to draw with; the same size as `Plot.rows`."""
+    if width < MIN_WIDTH or height < MIN_HEIGHT:
+        return [(Span(" " * width),)] * height
+    columns = width - LABEL_WIDTH - AXIS_WIDTH
+    line = (Span(" " * LABEL_WIDTH), Span("│" if glyphs.ramp[-1] == "█" else "|", Role.DIM), Span(" " * columns))
+    return [*[line] * (height - 1), _axis((Series([math.nan] * columns, " ", Role.DIM),), columns, (), glyphs)]
+
+
 def canvas_columns(width: int) -> int:
     """How many columns of history a plot of this width shows."""
     return max(0, width - LABEL_WIDTH - AXIS_WIDTH)
@@ -131,7 +145,7 @@ def _draw(
     ticks: Sequence[int],
 ) -> str:
     """The figure without its time axis, as plotext prints it: y runs in cells, so nothing is rounded twice."""
-    plotext: Any = importlib.import_module("plotext")  # 34 ms and 6 MiB: for the first figure, not the first screen
+    plotext: Any = load()
     plotext.terminal.limit(False, False)
     figure = plotext.figure
     figure.clear()

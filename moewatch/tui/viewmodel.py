@@ -43,6 +43,7 @@ class View:
     newest_wall_ns: int = 0
     zoom: int = 1
     glyphs: Glyphs = BLOCKS
+    has_plots: bool = True  # False: what draws them is not loaded yet
     has_shades: bool = False  # the terminal has colours enough for a shade of its own for every half cell
     zone: tzinfo | None = None  # None: the machine's own
 

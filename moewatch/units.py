@@ -22,6 +22,7 @@ _FACTORS = {
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|m|h)?\s*", re.IGNORECASE)
 _DURATION_FACTORS = {"ms": MS, "s": S, "m": MINUTE, "h": HOUR}
+LONGEST_NS = 100 * 365 * 24 * HOUR  # waits are given to the kernel in 63 bits of nanoseconds: 292 years
 
 
 def parse_size(text: str) -> int:
@@ -39,7 +40,10 @@ def parse_duration_ns(text: str) -> int:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no duration; write for instance 1, 0.5s, 200ms or 5m")
-    return round(float(found[1]) * _DURATION_FACTORS[(found[2] or "s").lower()])
+    duration_ns = float(found[1]) * _DURATION_FACTORS[(found[2] or "s").lower()]
+    if duration_ns > LONGEST_NS:
+        raise ValueError(f"{text!r} is longer than 100 years; leave it out to go on until interrupted")
+    return round(duration_ns)
 
 
 def format_gib(size_bytes: int | None, decimals: int = 1) -> str:

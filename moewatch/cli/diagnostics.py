@@ -1,5 +1,6 @@
 """Owns stderr: one clear sentence for every trouble, the right exit code, and never a traceback."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -7,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
+from moewatch.cli import output
 from moewatch.errors import ExitCode, MoewatchError
 
 EX_SOFTWARE = 70  # sysexits(3): a fault of our own, told apart from every documented code
@@ -15,8 +17,8 @@ TRACEBACK_VARIABLE = "MOEWATCH_TRACEBACK"
 
 def say(text: str) -> None:
     """One sentence to the person; escapes are made harmless, since file and process names are other people's."""
-    printable = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    print(f"moewatch: {printable}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that has gone, a full disk: nobody is there to be told
+        print(f"moewatch: {output.printable(text)}", file=sys.stderr, flush=True)
 
 
 def ask(text: str) -> str:
@@ -27,9 +29,13 @@ def ask(text: str) -> str:
 
 def guarded(work: Callable[[], int]) -> int:
     """Run a command; every way it can end becomes a sentence and an exit code."""
+    output.prepare_streams()
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
-        return work()
+        code = work()
+        sys.stdout.flush()  # a full disk is told now, not by the interpreter at its end
     except MoewatchError as error:
         say(str(error))
         return int(error.exit_code)
@@ -37,9 +43,10 @@ def guarded(work: Callable[[], int]) -> int:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read us has left (`| head`): no more to say, and no complaint from the interpreter's last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return int(ExitCode.OK)
     except OSError as error:
+        _forget_stdout()
         say(f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}; nothing more could be done.")
         return int(ExitCode.UNUSABLE_FILE)
     except Exception as error:  # noqa: BLE001 - the last net: a person beside a struggling server gets a sentence
@@ -49,8 +56,15 @@ def guarded(work: Callable[[], int]) -> int:
             f"this is a fault of moewatch itself ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=1 shows where, for a report."
         )
         return EX_SOFTWARE
+    return code
+
+
+def _forget_stdout() -> None:
+    """What is left in its buffer goes nowhere, so that the interpreter's last flush has nothing to complain of."""
+    with contextlib.suppress(OSError):  # no descriptor behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a command as Ctrl-C does: recordings closed, children ended."""
+    """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does: recordings closed, children ended, groups removed."""
     raise KeyboardInterrupt

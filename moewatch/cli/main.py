@@ -3,11 +3,12 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from moewatch import __version__
 from moewatch.cli.diagnostics import guarded
-from moewatch.errors import ExitCode
+from moewatch.errors import ExitCode, UsageError
 
 
 class Command(NamedTuple):
@@ -46,6 +47,14 @@ def _dispatch(argv: list[str]) -> int:
         line(f"moewatch {__version__}")
         return int(ExitCode.OK)
     name = first if first in COMMANDS else "dashboard"
+    if name == "dashboard" and first and not first.startswith("-"):
+        raise UsageError(f"There is no command {first!r}; moewatch --help lists the commands.")
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    # after --pid nothing at all is meant: a quoted $(pgrep ...) that found none
+    if any(not word.strip() and before != "--pid" for before, word in pairwise(["", *own])):
+        raise UsageError(
+            "One of the arguments is empty, perhaps a variable that is not set; leave it out, or name something."
+        )
     module = importlib.import_module(f"moewatch.cli.{COMMANDS[name].module if name in COMMANDS else name}")
     parser = module.parser()
     try:

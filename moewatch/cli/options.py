@@ -1,10 +1,16 @@
 """Options that several commands share, with the same names and meanings everywhere."""
 
 import argparse
-from collections.abc import Callable
-from typing import TypeVar
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from moewatch.cli import output
+from moewatch.errors import ExitCode
 from moewatch.units import MS, S, parse_duration_ns
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 MIN_INTERVAL_NS, MAX_INTERVAL_NS = 200 * MS, 5 * S  # what the verdict is tested for
 DEFAULT_INTERVAL_NS = S
@@ -40,16 +46,48 @@ def _speed(text: str) -> float:
     return speed
 
 
-def pid_of(text: str) -> int:
-    """A process id; ValueError says what to write."""
-    if not (text.isdecimal() and 0 < int(text) < 1 << 31):
-        raise ValueError(f"{text!r} is no process id; write for instance --pid $(pgrep llama-server)")
-    return int(text)
+def pids_of(text: str) -> list[int]:
+    """The process ids in one argument: as many as pgrep printed, also in quotes (lines) or by `-d,`; ValueError says what to write."""
+    pids = []
+    for word in re.split(r"[\s,]+", text.strip(" \t\n,")):
+        if word and not (word.isascii() and word.isdecimal() and 0 < int(word[:11]) < 1 << 31):
+            raise ValueError(f"{word!r} is no process id; write for instance --pid $(pgrep llama-server)")
+        pids += [int(word)] if word else []
+    return pids
+
+
+class _Pids(argparse.Action):
+    """Adds to the list; given with nothing, the list is empty and not None."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse calls it so
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,  # noqa: ARG002 - argparse calls it so
+    ) -> None:
+        found = list(getattr(namespace, self.dest) or [])
+        for each in values or ():
+            if isinstance(each, list):
+                found += each
+        setattr(namespace, self.dest, found)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, as every other trouble is said; the usage is one `--help` away."""
+
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:  # noqa: ARG002 - argparse calls it so
+        """To stdout like all else: argparse would keep silent about a full disk."""
+        output.line(self.format_help().rstrip())
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(int(ExitCode.USAGE), f"{self.prog}: {message}; {self.prog} --help lists what there is\n")
 
 
 def new_parser(name: str, summary: str) -> argparse.ArgumentParser:
     """A parser that looks the same for every command."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"moewatch {name}".strip(),
         description=summary,
         allow_abbrev=False,
@@ -57,16 +95,15 @@ def new_parser(name: str, summary: str) -> argparse.ArgumentParser:
     )
 
 
+def add_pid(parser: argparse._ActionsContainer, help_text: str) -> None:
+    """`--pid [PID ...]`."""
+    parser.add_argument("--pid", nargs="*", action=_Pids, type=typed(pids_of), metavar="PID", help=help_text)
+
+
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Whom to watch, and how."""
     group = parser.add_argument_group("whom to watch")
-    group.add_argument(
-        "--pid",
-        nargs="*",
-        type=typed(pid_of),
-        metavar="PID",
-        help="process ids, as pgrep prints them; none: wait for a server; left out: find it",
-    )
+    add_pid(group, "process ids, as pgrep prints them; none: wait for a server; left out: find it")
     group.add_argument(
         "--model",
         nargs="+",

@@ -1,5 +1,7 @@
 """Owns stdout: data only. Colour follows --color and NO_COLOR (no-color.org)."""
 
+import codecs
+import io
 import os
 import sys
 
@@ -7,13 +9,60 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from moewatch.domain.frame import ExpertMap, Frame
+from moewatch.domain.frame import ExpertMap, Frame, State
+from moewatch.domain.labels import ASCII_SYMBOL, SYMBOL
+from moewatch.units import UNKNOWN
+
+# what stands for our own signs where the locale has no room for them (LANG=C): as the dashboard's --ascii draws them
+_PLAIN = {SYMBOL[state]: ASCII_SYMBOL[state] for state in State} | {
+    UNKNOWN: "-",
+    "…": "...",
+    "→": "->",
+    "·": "-",
+    "█": "#",
+    "▓": "=",
+    "░": ".",
+    "▏": "|",
+}
+
+
+def prepare_streams() -> None:
+    """Make stdin, stdout and stderr usable whatever the shell did to them.
+
+    A stream that was closed (`>&-`) becomes /dev/null, before another file gets its number and is written into. Signs
+    that the locale's encoding lacks are replaced, never an error.
+    """
+    codecs.register_error("moewatch.plain", _plainly)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            _open_null(number, name)
+        stream = getattr(sys, name)
+        if name != "stdin" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="moewatch.plain")
+
+
+def _open_null(number: int, name: str) -> None:
+    null = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the missing one unless a file sits there
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+    stream = os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False)
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    part = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in part), error.end
 
 
 def json_line(record: Struct | dict[str, object]) -> None:
-    """One JSON object on a line of its own, flushed: who reads it may be waiting."""
-    sys.stdout.write(encode(record).decode() + "\n")
+    """One JSON object on a line of its own in UTF-8 (RFC 8259) whatever the locale, flushed: who reads it may be waiting."""
     sys.stdout.flush()
+    sys.stdout.buffer.write(encode(record) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 class FrameLines:
@@ -31,9 +80,14 @@ class FrameLines:
         json_line(frame)
 
 
+def printable(text: str) -> str:
+    """Without escapes and other control characters: names of files, models and processes are other people's."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def line(text: str = "") -> None:
     """One line of text, flushed."""
-    print(text, flush=True)
+    print(printable(text), flush=True)
 
 
 def wants_colour(choice: str) -> bool:
@@ -44,5 +98,6 @@ def wants_colour(choice: str) -> bool:
 
 
 def is_terminal() -> bool:
-    """Whether a full-screen dashboard can be drawn on stdout."""
-    return sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    """Whether a full-screen dashboard can be drawn: it reads keys from stdin and draws on stderr (Textual's choice)."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "") not in ("", "dumb")

@@ -12,7 +12,7 @@ from msgspec import Struct
 from moewatch.cache.residency import ShardCache
 from moewatch.cli import diagnostics, output
 from moewatch.cli.feed import require_linux
-from moewatch.cli.options import add_output, new_parser, pid_of, typed
+from moewatch.cli.options import add_output, add_pid, new_parser, typed
 from moewatch.domain.layout import ModelLayout, Tensor, WeightClass
 from moewatch.domain.sample import ModelFile, ModelSummary
 from moewatch.errors import ExitCode, ForbiddenError, MoewatchError, TargetError, UnusableFileError, UsageError
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         "kernel would not tell the truth.",
     )
     parser.add_argument("model", nargs="*", metavar="MODEL", help="files (of a split any shard) and directories")
-    parser.add_argument("--pid", nargs="*", type=typed(pid_of), metavar="PID", help="the server, as pgrep prints it")
+    add_pid(parser, "the server, as pgrep prints it")
     parser.add_argument(
         "--by",
         type=typed(_views),
@@ -116,7 +116,9 @@ def main(options: argparse.Namespace) -> int:
     if not counted:
         if troubles:
             raise troubles[0]
-        raise UnusableFileError("There is no file in there.")
+        raise UnusableFileError(
+            f"There is no file in {', '.join(options.model)}; name a model file or the folder it lies in."
+        )
     if options.json:
         output.json_line(to_json(counted, options.by, page_cache.page_bytes))
     else:
@@ -196,7 +198,7 @@ def _files(paths: Sequence[Path], troubles: list[MoewatchError]) -> Iterator[Pat
         if stat.S_ISREG(mode):
             yield path
         elif not stat.S_ISDIR(mode):
-            troubles.append(UnusableFileError(f"{path} is neither a file nor a directory."))
+            troubles.append(UnusableFileError(f"{path} is neither a file nor a directory; name a model file (.gguf)."))
         else:
             for folder, folders, names in os.walk(path):
                 folders.sort()

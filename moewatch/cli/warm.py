@@ -12,7 +12,7 @@ import msgspec
 
 from moewatch.cli import diagnostics, output
 from moewatch.cli.feed import require_linux
-from moewatch.cli.options import add_output, new_parser, pid_of, typed
+from moewatch.cli.options import add_output, add_pid, new_parser, typed
 from moewatch.clock import Clock, SystemClock
 from moewatch.domain.warm import Levels, Plan, StopReason, WarmOutcome, WarmProgress, What
 from moewatch.errors import ExitCode, MoewatchError, UsageError
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "afterwards that it stayed. Ctrl-C stops at once; what has been read stays in memory.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model's file, any shard; left out: the server's")
-    parser.add_argument("--pid", nargs="*", type=typed(pid_of), metavar="PID", help="the server, as pgrep prints it")
+    add_pid(parser, "the server, as pgrep prints it")
     parser.add_argument(
         "--budget",
         type=typed(parse_size),

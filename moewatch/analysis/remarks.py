@@ -22,6 +22,7 @@ def remarks(now: Situation) -> tuple[str, ...]:
         slept(now),
         late(now),
         hidden(now),
+        odd_model(now),
         not_mapped(now),
         disk_busy_elsewhere(now),
         offloaded(now),
@@ -61,6 +62,12 @@ def hidden(now: Situation) -> str | None:
     cure = f"{remedy} moewatch" if remedy else "sudo moewatch"
     what = "disk reads and memory shares are hidden" if len(denied & {"process", "residency"}) > 1 else "some is hidden"
     return f"PID {now.header.target.pid} belongs to {whom}: {what}. For all of it: {cure}"
+
+
+def odd_model(now: Situation) -> str | None:
+    """Its file is cut short or damaged, or was deleted or replaced under the running server."""
+    odd = (GapReason.MALFORMED, GapReason.VANISHED)
+    return next((gap.detail for gap in now.gaps if gap.field == "model" and gap.reason in odd), None)
 
 
 def not_mapped(now: Situation) -> str | None:

@@ -48,6 +48,14 @@ _EFFECTS = {
         "tokens/s and the server's phase are unknown",
         "start llama-server with --slots or --metrics, or name it with --url",
     ),
+    "model:vanished": (
+        "the figures are of the file that the server holds, not of the one on disk",
+        "restart the server where that is not meant",
+    ),
+    "model:malformed": (
+        "what the model is made of is unknown",
+        "fetch the file again, or name another with --model FILE",
+    ),
     "model": ("what the model is made of is unknown", "name its file with --model FILE"),
     "vm": ("the kernel's refault counters are unknown", "nothing can be done on this kernel"),
     "memory": ("the machine's memory is unknown", "mount /proc"),
@@ -138,12 +146,14 @@ def _about_target(header: Header, sample: Sample, *, found: bool) -> Iterable[Ch
             remedy="start one, or try: moewatch demo",
         )
         return
-    name = header.model.name if header.model is not None else "an unknown model"
-    files = len(header.model.files) if header.model is not None else 0
+    model = "a model whose file cannot be read"
+    if header.model is not None:
+        files = len(header.model.files)
+        model = f"{header.model.name} in {files} file{'s' * (files != 1)}"
     yield Check(
         id="target",
         status="ok",
-        finding=f"PID {header.target.pid} {header.target.exe}, {name} in {files} file{'s' * (files != 1)}, {header.target.load_mode.value}",
+        finding=f"PID {header.target.pid} {header.target.exe}, {model}, load mode {header.target.load_mode.value}",
     )
     if sample.residency is not None:
         yield Check(id="page cache", status="ok", finding=f"read by {sample.residency.backend}")
@@ -157,7 +167,7 @@ def _about_readings(sample: Sample) -> Iterable[Check]:
             yield Check(id=group, status="ok", finding="readable")
         for gap in gaps:
             effect, remedy = _effect_of(gap)
-            missing = gap.field == group and gap.reason is not GapReason.ABSENT
+            missing = gap.field == group and gap.reason not in (GapReason.ABSENT, GapReason.VANISHED)
             yield Check(
                 id=group,
                 status="missing" if missing else "limited",
@@ -169,7 +179,10 @@ def _about_readings(sample: Sample) -> Iterable[Check]:
 
 def _effect_of(gap: Gap) -> tuple[str, str]:
     return (
-        _EFFECTS.get(gap.field) or _EFFECTS.get(gap.field.partition(".")[0]) or ("a figure is missing", "none is known")
+        _EFFECTS.get(f"{gap.field}:{gap.reason.value}")
+        or _EFFECTS.get(gap.field)
+        or _EFFECTS.get(gap.field.partition(".")[0])
+        or ("a figure is missing", "none is known")
     )
 
 

@@ -74,8 +74,11 @@ class Printer:
             self.stop()
 
     def show(self, frame: Frame, *, last: bool) -> None:  # noqa: ARG002 - who prints one Frame only needs it
-        """One line for each Frame."""
+        """One line for each Frame; first, to the person, what limits all that follows (another user's process, a damaged model)."""
         if self._as_json:
             self._lines.show(frame)
-        else:
-            output.line(format_line(frame))
+            return
+        if frame.mono_ns == self._first_ns:
+            for remark in frame.verdict.remarks:
+                diagnostics.say(remark)
+        output.line(format_line(frame))

@@ -45,7 +45,7 @@ def format_page(frame: Frame) -> list[str]:
     since = format_clock(verdict.since_wall_ns or frame.wall_ns)
     dense, experts = format_percent(residency.dense_ratio), format_percent(residency.expert_ratio)
     lines = [
-        f"{target.model_name or target.exe}  PID {target.pid}  {target.load_mode.value}  {disks}  {format_clock(frame.wall_ns)}",
+        f"{target.model_name or target.exe}  PID {target.pid}  load mode {target.load_mode.value}  {disks}  {format_clock(frame.wall_ns)}",
         f"{state_label(verdict, residency.dense_ratio)}  since {since}  confidence {format_percent(verdict.confidence)} %",
         verdict.headline,
         *verdict.remarks,

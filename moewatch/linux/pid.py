@@ -92,10 +92,10 @@ def read_stat(root: KernelRoot, pid: int) -> Stat:
         stat = root.parse(f"/proc/{pid}/stat", parse_stat)
     except ReadingError as error:
         if error.reason in (GapReason.ABSENT, GapReason.VANISHED):
-            raise TargetEndedError(f"process {pid} has ended") from None
+            raise TargetEndedError(f"Process {pid} has ended") from None
         raise
     if stat.has_ended:
-        raise TargetEndedError(f"process {pid} has ended")
+        raise TargetEndedError(f"Process {pid} has ended")
     return stat
 
 
@@ -112,7 +112,7 @@ def read_process(root: KernelRoot, pid: int, start_ticks: int | None = None) -> 
     gaps: list[Gap] = []
     stat = read_stat(root, pid)
     if start_ticks is not None and stat.start_ticks != start_ticks:
-        raise TargetEndedError(f"process {pid} has ended; its number belongs to another process now")
+        raise TargetEndedError(f"Process {pid} has ended; its number belongs to another process now")
     status: dict[bytes, int] = {}
     try:
         status = root.parse(f"/proc/{pid}/status", parse_status)
@@ -179,9 +179,12 @@ def user_name(uid: int) -> str:
 def remedy_for(root: KernelRoot, pid: int) -> str:
     """What to do about another user's process: the exact words to put before the command."""
     try:
-        name = user_name(read_uid(root, pid))
+        uid = read_uid(root, pid)
     except ReadingError:
         return "run moewatch as the user who runs the server"
+    name = user_name(uid)
+    if os.geteuid() in (0, uid):
+        return f"it is closed even to {user_name(os.geteuid())} here: run moewatch outside of this container"
     quoted = f"'{name}'" if name.startswith("#") else name
     return f"run moewatch as its user: sudo -u {quoted}"
 
@@ -192,7 +195,7 @@ def _read_io(root: KernelRoot, pid: int, gaps: list[Gap]) -> int | None:
         return read_read_bytes(root, pid)
     except ReadingError as error:
         if error.reason is GapReason.DENIED:
-            detail = f"/proc/{pid}/io belongs to another user; {remedy_for(root, pid)}"
+            detail = f"/proc/{pid}/io may not be read; {remedy_for(root, pid)}"
             gaps.append(Gap(field=field, reason=error.reason, detail=detail))
         else:
             gaps.append(error.gap(field))

@@ -1,6 +1,7 @@
 """The model's files held open, and whether they are still what the layout describes."""
 
 import os
+import re
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from moewatch.linux.pagecache import open_for_asking
 from moewatch.linux.root import ReadingError
 
 FIELD = "residency"
+_HELD = re.compile(r"/proc/\d+/(?:map_files|fd)/")  # not /proc/PID/root, where files of a container have names
 
 
 class Shard(Struct, frozen=True, kw_only=True):
@@ -61,7 +63,7 @@ def check_shard(shard: Shard) -> Gap | None:
     if now.st_size < shard.size_bytes:
         missing = shard.size_bytes - now.st_size
         return _gap(GapReason.VANISHED, f"{shard.name} was cut by {missing} bytes; restart the server")
-    if now.st_nlink == 0:
+    if now.st_nlink == 0 and not _HELD.match(shard.path):  # those were deleted before we came, which was said then
         return _gap(GapReason.VANISHED, f"{shard.name} was deleted while it was watched; figures are of the old file")
     try:
         there = os.stat(shard.path)  # noqa: PTH116 - a string is at hand, and this runs per sample

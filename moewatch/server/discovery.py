@@ -46,6 +46,7 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     parent: int = 0
     rss_bytes: int = 0
     model_paths: tuple[Path, ...] = ()
+    model_remark: str = ""  # what is odd about its file: deleted, replaced
     model_name: str = ""  # base name of the first shard, as the server knows it
     mapped_bytes: int | None = None  # of the model; None when maps cannot be read
     load_mode: LoadMode = LoadMode.UNKNOWN
@@ -115,7 +116,7 @@ def _inspect(root: KernelRoot, pid: int, stat: Stat) -> ServerProcess:
     except ReadingError as error:
         hidden = error if error.reason is GapReason.DENIED else None
         if error.reason in (GapReason.ABSENT, GapReason.VANISHED):
-            raise TargetEndedError(f"process {pid} has ended") from None
+            raise TargetEndedError(f"Process {pid} has ended") from None
     models = find_models(root, pid, maps or [], options)
     model = choose_model(models, options) or model_from_argv(root, pid, options)
     _refuse_stranger(root, stat, (exe, argv, uid), options, model=model, hidden=hidden)
@@ -136,6 +137,7 @@ def _inspect(root: KernelRoot, pid: int, stat: Stat) -> ServerProcess:
         parent=stat.parent,
         rss_bytes=stat.rss_pages * root.page_bytes,
         model_paths=model.paths if model else (),
+        model_remark=model.remark if model else "",
         model_name=model.name if model else "",
         mapped_bytes=mapped_bytes,
         load_mode=judge_load_mode(
@@ -206,6 +208,8 @@ def _refuse_stranger(
 
 def _hidden_words(pid: int, uid: int | None) -> str:
     owner = "another user" if uid is None else user_name(uid)
+    if os.geteuid() in (0, uid):
+        return f"PID {pid} is closed even to {owner if uid else 'root'} here: disk reads and memory shares are hidden. Run moewatch outside of this container"
     remedy = f"sudo -u {_quoted(owner)} moewatch" if uid else "sudo moewatch"
     return f"PID {pid} belongs to {owner}: disk reads and memory shares are hidden. For all of it: {remedy} --pid {pid}"
 

@@ -143,12 +143,16 @@ class LiveSource:
                 layout = read_layout(server.model_paths[0], known=server.model_paths)
             except MoewatchError as error:
                 gaps.append(Gap(field="model", reason=GapReason.MALFORMED, detail=str(error)))
+            if server.model_remark:
+                gaps.append(Gap(field="model", reason=GapReason.VANISHED, detail=f"{server.model_remark}."))
         else:
             gaps.append(
                 Gap(field="model", reason=GapReason.DENIED, detail=server.detail or "its model's file cannot be opened")
             )
         scanner = None
-        if layout is not None:
+        if layout is None:
+            gaps.append(Gap(field="residency", reason=GapReason.ABSENT, detail="its model's file could not be read"))
+        else:
             # a page cache of another world says nothing in this machine's counters
             activity = FileCacheActivity(root) if page_cache is None else None
             scanner = ResidencyScanner(page_cache or SystemPageCache(), layout, clock, activity=activity)

@@ -50,7 +50,7 @@ def test_any_name_is_read_up_to_its_last_parenthesis(tree: ProcTree, comm: str) 
 
 @pytest.mark.parametrize("state", ["Z", "X"])
 def test_a_zombie_has_ended(tree: ProcTree, state: str) -> None:
-    with pytest.raises(TargetEndedError, match="process 9 has ended"):
+    with pytest.raises(TargetEndedError, match="Process 9 has ended"):
         read_process(tree.process(9, state=state).root, 9)
 
 
@@ -66,7 +66,8 @@ def test_a_pid_that_belongs_to_another_process_now(tree: ProcTree) -> None:
         read_process(tree.root, 9, 1999)
 
 
-def test_another_users_io_is_a_gap_with_the_remedy(tree: ProcTree) -> None:
+def test_another_users_io_is_a_gap_with_the_remedy(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 3999998)
     tree.process(9, uid=os.getuid()).deny("/proc/9/io")
     reading, gaps = read_process(tree.root, 9)
     assert reading.read_bytes_total is None
@@ -76,7 +77,15 @@ def test_another_users_io_is_a_gap_with_the_remedy(tree: ProcTree) -> None:
     assert f"sudo -u {psutil.Process().username()}" in gap.detail
 
 
-def test_a_user_without_a_name_is_a_quoted_number(tree: ProcTree) -> None:
+def test_what_is_closed_to_root_is_not_cured_by_sudo(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    tree.process(9, uid=1000)
+    assert "sudo" not in remedy_for(tree.root, 9)
+    assert "outside of this container" in remedy_for(tree.root, 9)
+
+
+def test_a_user_without_a_name_is_a_quoted_number(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     tree.process(9, uid=3999999)
     assert "sudo -u '#3999999'" in remedy_for(tree.root, 9)
     assert read_uid(tree.root, 9) == 3999999

@@ -69,6 +69,7 @@ class FakeProc:
 
     def hide(self, pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """As if the process were another user's: what only the same user may read is denied (also for a root test)."""
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)  # root is told something else
         home = self.tree / str(pid)
         denied = {os.fspath(home / name) for name in ("maps", "environ", "io", "exe", "cwd", "fd")}
         real_open, real_link, real_scan = os.open, os.readlink, os.scandir

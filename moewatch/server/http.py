@@ -7,6 +7,7 @@ costs us 0.23 to 0.34 ms of CPU. /metrics is asked only where /slots is off: eac
 """
 
 import http.client
+import socket
 import threading
 import urllib.parse
 
@@ -28,6 +29,8 @@ MIN_INTERVAL_NS = 200_000_000  # one time-out
 WORK_INTERVAL_NS = 250_000_000
 STALE_NS = 2_000_000_000  # older than that, the last answer no longer says what the server is doing
 FIELD = "server"
+
+LABEL_LIMIT = 63  # of each part of a host name (RFC 1035); the resolver raises UnicodeError beyond it
 
 _OFF = frozenset({404, 405, 501})
 _FORBIDDEN = frozenset({401, 403})
@@ -53,7 +56,13 @@ def parse_url(text: str) -> tuple[str, int, str]:
         raise UsageError(f"{text!r} is no address of a server; {wanted}") from None
     if url.scheme == "https":
         raise UsageError(f"{text!r}: servers behind https are not asked; give the plain address, {wanted}")
-    if url.scheme != "http" or not url.hostname or any(ord(c) < 33 or ord(c) > 126 for c in url.netloc + url.path):  # noqa: PLR2004 - printable ASCII
+    if (
+        url.scheme != "http"
+        or not url.hostname
+        or port == 0
+        or any(ord(c) < 33 or ord(c) > 126 for c in url.netloc + url.path)  # noqa: PLR2004 - printable ASCII
+        or any(not part or len(part) > LABEL_LIMIT for part in url.hostname.removesuffix(".").split("."))
+    ):
         raise UsageError(f"{text!r} is no address of a server; {wanted}")
     return url.hostname, 80 if port is None else port, url.path.rstrip("/")
 
@@ -131,7 +140,7 @@ class ServerPoll:
         if first_ns is None:
             return unsure, [Gap(field=FIELD, reason=GapReason.ABSENT, detail="the server has not been asked yet")]
         stale = now_ns - (first_ns if answered_ns is None else answered_ns) > max(STALE_NS, 3 * self._interval_ns)
-        if trouble is None and not stale:
+        if trouble is None and not stale and answered_ns is not None:
             return reading, gaps
         return unsure, [self._silence(now_ns, answered_ns, trouble)]
 
@@ -144,9 +153,10 @@ class ServerPoll:
                 self._first_ns = self._clock.mono_ns()
         try:
             reading, gaps = self._ask()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # ValueError: what http.client makes of a reply whose numbers are none, and of a host that cannot be encoded
             with self._lock:
-                self._trouble = type(error).__name__ if not isinstance(error, OSError) else _name_of(error)
+                self._trouble = _name_of(error)
             return
         with self._lock:
             self._reading, self._gaps, self._trouble = reading, tuple(gaps), None
@@ -166,6 +176,11 @@ class ServerPoll:
         where = f"{self._host}:{self._port}"
         if trouble == "refused":
             return Gap(field=FIELD, reason=GapReason.ABSENT, detail=f"nothing listens on {where}")
+        if trouble == "unknown":
+            return Gap(field=FIELD, reason=GapReason.ABSENT, detail=f"there is no host called {self._host}")
+        if trouble == "strange":
+            detail = f"what answers at {where} is no llama-server; give its address with --url"
+            return Gap(field=FIELD, reason=GapReason.MALFORMED, detail=detail)
         if answered_ns is None:
             return Gap(field=FIELD, reason=GapReason.ABSENT, detail=f"the server at {where} has not answered yet")
         seconds = max(1, (now_ns - answered_ns) // 1_000_000_000)
@@ -247,5 +262,11 @@ class _TooLongError(Exception):
     """A reply above the limit."""
 
 
-def _name_of(error: OSError) -> str:
+def _name_of(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return "unknown"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "silent"  # it ended, or is just ending
+    if not isinstance(error, OSError):
+        return "strange"
     return "refused" if isinstance(error, ConnectionRefusedError) else "silent"

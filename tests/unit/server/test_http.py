@@ -215,7 +215,7 @@ def test_what_is_no_http_is_silence(script: Script, clock: ManualClock) -> None:
     poll.poll_once()
     reading, gaps = poll.latest()
     assert reading.phase is Phase.UNKNOWN
-    assert "has not answered yet" in gaps[0].detail
+    assert "no llama-server" in gaps[0].detail
 
 
 def test_an_error_of_the_server_is_no_answer(script: Script, clock: ManualClock) -> None:

@@ -64,7 +64,7 @@ class Sampler:
 
     def start(self) -> None:
         """Run in a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name="sampler", daemon=True)
+        self._thread = threading.Thread(target=self._run_to_the_end, name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -96,6 +96,14 @@ class Sampler:
         finally:
             if self._recorder is not None:
                 self._recorder.close()
+
+    def _run_to_the_end(self) -> None:
+        """In a thread nobody sees a traceback, and a screen that stands still would look alive: say that it ended."""
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the end of the watch
+            text = f"Watching ended by a fault of moewatch itself ({type(error).__name__}: {error})."
+            self._sink(Ended(text=text, wall_ns=self._clock.wall_ns(), final=True))
 
     def _next_source(self) -> Source | None:
         said = None

@@ -99,7 +99,7 @@ def _cautions(window: Window, judged: Judged) -> Iterator[Evidence]:
     """What is missing, and what makes the figures above doubtful."""
     for field in judged.missing:
         yield Evidence(id=f"missing:{field}", value=None, unit="", threshold=None, text=_MISSING[field])
-    if window.has_forgotten and window.header.model is not None:
+    if window.has_forgotten and window.header.model is not None and window.header.model.total_bytes:
         ratio = window.carried.first_bytes / window.header.model.total_bytes
         text = "More came in for the first time than the model's files hold: some of it was dropped without a trace and came back."
         yield Evidence(id="first_ratio", value=ratio, unit="ratio", threshold=1.0, text=text)

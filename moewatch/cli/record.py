@@ -8,7 +8,7 @@ from moewatch.cli.options import add_for, add_target, new_parser
 from moewatch.cli.stream import Printer, watch
 from moewatch.domain.frame import Frame
 from moewatch.domain.sample import Header, Sample
-from moewatch.errors import ExitCode, UnusableFileError
+from moewatch.errors import ExitCode, MoewatchError, UnusableFileError
 from moewatch.trace.writer import TraceWriter
 from moewatch.units import S
 
@@ -70,10 +70,14 @@ class FileRecorder:
             )
 
     def begin(self, header: Header) -> None:
-        """Open the file for the first target."""
+        """Open the file for the first target.
+
+        Raises:
+            MoewatchError: there is another target; the recording of the first one is complete.
+        """
         if self._begun:
             self.close()
-            return
+            raise MoewatchError(f"The recording {self.path.name} is complete: it is of the first server only.")
         self._begun = True
         self._writer = TraceWriter(self.path, header, overwrite=self._force)
 

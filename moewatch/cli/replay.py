@@ -2,13 +2,14 @@
 
 import argparse
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from moewatch import engine
 from moewatch.cli import diagnostics, output
 from moewatch.cli.options import add_output, add_speed, add_view, new_parser
 from moewatch.domain.frame import Frame
-from moewatch.errors import ExitCode
+from moewatch.errors import ExitCode, UnusableFileError
 from moewatch.export.text import format_line
 from moewatch.trace.reader import read_trace
 
@@ -29,9 +30,12 @@ def frames(path: Path) -> Iterator[Frame]:
     """Every Frame of a recording, through the same engine as live."""
     header, samples = read_trace(path)
     state = engine.start(header)
-    for sample in samples:
+    n_frames = 0
+    for n_frames, sample in enumerate(samples, start=1):  # noqa: B007 - counted for what is said at the end
         state, frame = engine.step(state, sample)
         yield frame
+    if not n_frames:
+        raise UnusableFileError(f"{path} holds no samples: its recording was ended before the first; record it again.")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -43,8 +47,10 @@ def main(options: argparse.Namespace) -> int:
             lines.show(frame)
         return int(ExitCode.OK)
     if not output.is_terminal():
+        found = frames(path)
+        first = next(found)  # what is no recording is said before anything else
         diagnostics.say("no terminal here: one line per sample instead of the dashboard.")
-        for frame in frames(path):
+        for frame in chain((first,), found):
             output.line(format_line(frame))
         return int(ExitCode.OK)
     from moewatch.cli.dashboard import show  # noqa: PLC0415 - textual only when it is drawn

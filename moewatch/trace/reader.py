@@ -12,6 +12,7 @@ from moewatch.errors import ParseError, UnusableFileError
 from moewatch.trace.format import GZIP_WBITS, MAX_LINE_BYTES, parse_header, parse_sample
 
 CHUNK_BYTES = 1 << 16
+GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952
 
 
 def read_trace(path: Path) -> tuple[Header, Iterator[Sample]]:
@@ -56,7 +57,9 @@ def _opened(path: Path) -> BinaryIO:
         plain = path.open("rb")
     except OSError as error:
         raise UnusableFileError(f"{path} cannot be opened: {error.strerror}.") from error
-    return io.BufferedReader(_Unzipped(plain), CHUNK_BYTES) if path.suffix == ".gz" else plain
+    # by content: recordings are renamed, and some browsers unpack what they save as .gz
+    is_packed = plain.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)] == GZIP_MAGIC
+    return io.BufferedReader(_Unzipped(plain), CHUNK_BYTES) if is_packed else plain
 
 
 class _Unzipped(io.RawIOBase):

@@ -100,6 +100,9 @@ def test_endless_line_is_refused_in_bounded_memory(tmp_path: Path) -> None:
 def test_corrupt_gzip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl.gz"
     path.write_bytes(b"this is no gzip file")
+    with pytest.raises(ParseError, match="is no recording"):
+        read_trace(path)
+    path.write_bytes(b"\x1f\x8bbut no more than the magic")
     with pytest.raises(ParseError, match="cannot be read on from line 1"):
         read_trace(path)
 

@@ -1,11 +1,13 @@
 """`moewatch record`: raw samples to a file, to be replayed, compared or shown to others."""
 
 import argparse
+import os
 from pathlib import Path
 
 from moewatch.cli import diagnostics
 from moewatch.cli.options import add_for, add_target, new_parser
 from moewatch.cli.stream import Printer, watch
+from moewatch.domain.events import Event
 from moewatch.domain.frame import Frame
 from moewatch.domain.sample import Header, Sample
 from moewatch.errors import ExitCode, MoewatchError, UnusableFileError
@@ -42,6 +44,8 @@ def main(options: argparse.Namespace) -> int:
             diagnostics.say(
                 f"{recorder.count} samples in {options.output}; moewatch replay {options.output} shows them."
             )
+    if recorder.failure is not None:
+        raise recorder.failure
     # A target that ended is the natural end of its recording.
     return int(ExitCode.OK) if code == ExitCode.NO_TARGET and recorder.count else code
 
@@ -52,6 +56,7 @@ class FileRecorder:
     def __init__(self, path: Path, *, force: bool = False) -> None:
         self.path = path
         self.count = 0
+        self.failure: MoewatchError | None = None  # why it could not be written on
         self._force = force
         self._writer: TraceWriter | None = None
         self._begun = False
@@ -60,14 +65,25 @@ class FileRecorder:
         """Fail before anything is watched when the file cannot be written.
 
         Raises:
-            UnusableFileError: it exists, or its folder does not.
+            UnusableFileError: it exists, or its folder does not, or may not be written to.
         """
-        if self.path.exists() and not self._force:
-            raise UnusableFileError(f"{self.path} exists already; choose another name, or --force replaces it.")
-        if not self.path.parent.is_dir():
+        folder = self.path.parent
+        try:
+            exists = self.path.exists()
+            if exists and self.path.is_dir():
+                raise UnusableFileError(f"{self.path} is a folder; name a file in it for the recording.")
+            if exists and not self._force:
+                raise UnusableFileError(f"{self.path} exists already; choose another name, or --force replaces it.")
+            if not folder.is_dir():
+                raise UnusableFileError(
+                    f"{folder} is no folder; make it first, or choose another place for the recording."
+                )
+            if not os.access(self.path if exists else folder, os.W_OK):
+                raise UnusableFileError(f"{self.path} may not be written; choose another place for the recording.")
+        except OSError as error:
             raise UnusableFileError(
-                f"{self.path.parent} is no folder; make it first, or choose another place for the recording."
-            )
+                f"{self.path} cannot be written: {error.strerror}; choose another name for the recording."
+            ) from error
 
     def begin(self, header: Header) -> None:
         """Open the file for the first target.
@@ -79,13 +95,22 @@ class FileRecorder:
             self.close()
             raise MoewatchError(f"The recording {self.path.name} is complete: it is of the first server only.")
         self._begun = True
-        self._writer = TraceWriter(self.path, header, overwrite=self._force)
+        try:
+            self._writer = TraceWriter(self.path, header, overwrite=self._force)
+        except MoewatchError as error:
+            self.failure = error
+            raise
 
     def take(self, sample: Sample) -> None:
         """Write one Sample."""
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        try:
             self._writer.write(sample)
-            self.count += 1
+        except MoewatchError as error:
+            self.failure = error
+            raise
+        self.count += 1
 
     def close(self) -> None:
         """Close the file; twice is fine."""
@@ -100,6 +125,14 @@ class _Progress(Printer):
     def __init__(self, *, limit_ns: int | None, recorder: FileRecorder) -> None:
         super().__init__(as_json=False, limit_ns=limit_ns, recorder=recorder)
         self._said_ns: int | None = None
+        self._file = recorder
+
+    def __call__(self, event: Event) -> None:
+        """Watching without recording is not what was asked for: the end of the one is the end of the other."""
+        if self._file.failure is None:
+            super().__call__(event)
+        else:
+            self.stop()
 
     def show(self, frame: Frame, *, last: bool) -> None:
         """The headline now and then."""

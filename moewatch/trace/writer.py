@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from moewatch.domain.sample import Header, Sample
-from moewatch.errors import MoewatchError, UnusableFileError
+from moewatch.errors import UnusableFileError
 from moewatch.trace.format import GZIP_WBITS, format_line
 
 
@@ -34,6 +34,8 @@ class TraceWriter:
             self._put(format_line(header))
         except BaseException:
             self._file.close()
+            if not overwrite and not path.stat().st_size:
+                path.unlink()  # ours, and of no use to anybody
             raise
 
     def __enter__(self) -> Self:
@@ -43,7 +45,7 @@ class TraceWriter:
         self.close()
 
     def write(self, sample: Sample) -> None:
-        """Append one Sample. MoewatchError once, when the disk is full or fails; silent from then on."""
+        """Append one Sample. UnusableFileError once, when the disk is full or fails; silent from then on."""
         if not self.failed:
             self._put(format_line(sample))
 
@@ -68,6 +70,6 @@ class TraceWriter:
                 chunk = chunk[self._file.write(chunk) :]  # a nearly full disk takes a part first
         except OSError as error:
             self.failed = True
-            raise MoewatchError(
+            raise UnusableFileError(
                 f"The recording {self.path.name} stopped: {error.strerror}; what was written before can be replayed."
             ) from error

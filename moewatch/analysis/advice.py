@@ -60,7 +60,7 @@ def _raise_limit(now: Situation) -> Iterator[Advice]:
         id="raise_limit",
         title=f"Raise the memory limit to {size(wanted)} (now {size(limit)}).",
         command=_limit_command(scope or "", wanted),
-        reason=f"{scope} may use only {size(limit)} of this machine's {size(ram)}.",
+        reason=f"The limit of {scope} is {size(limit)} of this machine's {size(ram)}.",
         gain=f"room for {size(wanted - limit)} more of the model, which misses up to {size(missing)} (measured)",
         restart=False,
     )

@@ -198,5 +198,9 @@ def _figure(part: Part, units: int, decimals: int, *, compact: bool) -> str:
     if compact and part.of_bytes:
         return f"{part.name} {format_percent(min(1.0, part.size_bytes / part.of_bytes))}%"
     lead = " " if part.sign.strip() and not compact else ""
-    of = "" if part.of_bytes is None else f" of {part.of_bytes / GIB:,.{decimals}f}"
-    return f"{lead}{part.name} {units / 10**decimals:,.{decimals}f}{of}"
+    shown = f"{units / 10**decimals:,.{decimals}f}"
+    of = ""
+    if part.of_bytes is not None:  # all of it is shown as all of it, whichever way the parts were rounded to add up
+        whole = f"{part.of_bytes / GIB:,.{decimals}f}"
+        of = f" of {shown if part.size_bytes >= part.of_bytes else whole}"
+    return f"{lead}{part.name} {shown}{of}"

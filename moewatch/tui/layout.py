@@ -9,7 +9,7 @@ from moewatch.tui.rows import Role, Row, Span, apart, pad, thin_out, width_of, w
 from moewatch.tui.viewmodel import View
 from moewatch.units import GIB
 
-TINY_COLUMNS, TINY_ROWS = 20, 4  # below: state and tokens/s only
+TINY_COLUMNS, TINY_ROWS = 20, 4  # below, and at just this size: state and tokens/s only
 NARROW_COLUMNS = 40  # below: the banner only
 MEDIUM_COLUMNS, MEDIUM_ROWS = 80, 24  # from here: two plots
 WIDE_COLUMNS, WIDE_ROWS = 120, 36  # from here: five plots
@@ -38,7 +38,7 @@ class Layout:
 
     def rows(self, view: View, width: int, height: int, keys: tuple[Key, ...] = ()) -> list[Row]:
         """The whole screen."""
-        if width < TINY_COLUMNS or height < TINY_ROWS:
+        if width < TINY_COLUMNS or height < TINY_ROWS or (width, height) == (TINY_COLUMNS, TINY_ROWS):
             rows = [viewmodel.tiny(view, width)]
         elif width < NARROW_COLUMNS:
             rows = viewmodel.narrow_banner(view, width, height)

@@ -99,7 +99,7 @@ async def test_a_frame_is_shown() -> None:
 
 @pytest.mark.parametrize(
     ("width", "height", "expected"),
-    [(20, 4, "▌▲ THRASHING"), (10, 3, "▲ 3.1 t/s"), (39, 10, "▸ Close firefox"), (40, 20, "AGAIN MB/s  1,270"),
+    [(20, 4, "▲ 3.1 t/s"), (21, 4, "▌▲ THRASHING"), (10, 3, "▲ 3.1 t/s"), (39, 10, "▸ Close firefox"), (40, 20, "AGAIN MB/s  1,270"),
      (80, 24, "disk MB/s"), (120, 40, "faults/s that wait"), (200, 60, "server's RSS")],
 )  # fmt: skip
 async def test_it_follows_the_terminals_size(width: int, height: int, expected: str) -> None:

@@ -12,12 +12,12 @@ from moewatch.domain.events import Ended, Position, Waiting
 from moewatch.domain.frame import Frame, Method, State
 from moewatch.domain.sample import Gap, GapReason, LoadMode
 from moewatch.tui import viewmodel
-from moewatch.tui.bars import memory_bar, model_bar
+from moewatch.tui.bars import Bar, Part, legend, memory_bar, model_bar
 from moewatch.tui.footlines import METHODS
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
 from moewatch.tui.history import History
 from moewatch.tui.layout import Key, Layout
-from moewatch.tui.rows import text_of, width_of
+from moewatch.tui.rows import Role, text_of, width_of
 from moewatch.tui.viewmodel import View
 from moewatch.units import GIB, MB, UNKNOWN, S
 from tests.support.frames import HEADER, MODEL, design_frame, gib, run, wall, with_parts
@@ -89,6 +89,18 @@ def test_below_40_columns_only_the_banner() -> None:
     assert rows[0].startswith("▌▲ THRASHING, severe")
     assert "Every token reads 410 MB AGAIN." in rows[2]
     assert all(row.startswith("▌") for row in rows)
+
+
+def test_all_of_a_part_is_shown_as_all_of_it() -> None:
+    # 0.045 GiB rounds to 0.05 where the parts must add up, and to 0.04 alone
+    sizes = (48_314_368, 500_000_000, 309_544_512)
+    whole, experts, rest = (Part(sign="#", name=n, size_bytes=s, role=Role.DIM, of_bytes=o) for n, s, o in zip(
+        ("every token", "experts", "on disk"), sizes, (sizes[0], 805_306_368, None), strict=True
+    ))  # fmt: skip
+    text = text_of(legend(Bar(label="MODEL", total_bytes=sum(sizes), parts=(whole, experts, rest)), 100))
+    shown, of = re.findall(r"every token ([\d.]+) of ([\d.]+)", text)[0]
+    assert shown == of
+    assert " of 0.75" in text
 
 
 def numbers(legend: str, sign: str = "") -> list[float]:

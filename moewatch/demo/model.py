@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from moewatch.errors import MoewatchError
 from moewatch.linux.blockdev import disks_of
+from moewatch.linux.pagecache import SystemPageCache
 from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.modelfile.layout import read_layout
 from moewatch.units import MIB, format_size
@@ -318,7 +319,16 @@ def remove(cache_dir: Path | None = None) -> tuple[Path, ...]:
     return tuple(removed)
 
 
-def drop_cache(path: Path) -> None:
-    """Ask the kernel to forget the file's pages, so that the start is cold (posix_fadvise(2)); only ever our own file."""
+def drop_cache(path: Path) -> float:
+    """Ask the kernel to forget the file's pages, so that the start is cold (posix_fadvise(2)); only ever our own file.
+
+    Returns the share of it that is in memory all the same: pages that another process has mapped stay.
+    """
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            pages = SystemPageCache().mincore(file.fileno(), 0, size)  # ours, so it tells the truth
+        except ReadingError:
+            return 0.0
+    return pages.count(1) / len(pages) if pages else 0.0

@@ -28,6 +28,7 @@ from moewatch.units import S
 
 READY_WAIT_S = 15.0  # an interpreter starts in 0.1 s; a disk that thrashes already may need long
 END_WAIT_S = 3.0
+WARM_RATIO = 0.02  # what stays in memory by itself: pages read ahead while the file is looked at, 0.1 %
 SQUEEZED_RATIO = 0.50  # of the expert bytes, while all topics need nearly all of them
 
 
@@ -90,6 +91,7 @@ class Demo:
         )  # held by start(), which runs in another thread than stop() under a dashboard
         self._player: threading.Thread | None = None
         self._layout: ModelLayout | None = None
+        self._warm_words = ""  # said in the place of the first step's text, which would not be true
         self.path: Path | None = None
         self.port: int | None = None
 
@@ -114,7 +116,12 @@ class Demo:
             if self._stopping.is_set():
                 raise MoewatchError("The demo was ended before it began")
             self._layout = read_layout(self.path)
-            model.drop_cache(self.path)
+            kept = model.drop_cache(self.path)
+            if kept >= WARM_RATIO:
+                self._warm_words = (
+                    f"Not a cold start: another program, perhaps another demo, uses the same model and keeps {kept:.0%} of it in "
+                    "memory, where it cannot be taken from this one; end the other first to see the whole course"
+                )
             try:
                 process = self._launch(self.path, self._layout)
             except BaseException:
@@ -192,7 +199,8 @@ class Demo:
         for step in self._script:
             if self._stopping.is_set():
                 return
-            self._tell(step.text)
+            self._tell(self._warm_words or step.text)
+            self._warm_words = ""
             if step.command is not None:
                 self.command(step.command)
             if self._squeeze is not None and self._layout is not None:

@@ -146,6 +146,17 @@ def test_a_second_demo_starts_cold(disk_dir: Path, small: model.Geometry) -> Non
             assert read_bytes(pid) > 10 << 20
 
 
+def test_beside_another_demo_no_cold_start_is_claimed(disk_dir: Path, small: model.Geometry) -> None:
+    said: list[str] = []
+    with Demo(SystemClock(), disk_dir, script=QUIET, geometry=small) as first:
+        first.start()
+        assert until(lambda: decoded(first) > 3)
+        with Demo(SystemClock(), disk_dir, on_notice=said.append, script=QUIET, geometry=small) as second:
+            second.start()
+            assert until(lambda: any("Not a cold start" in text for text in said))
+    assert QUIET[0].text not in said
+
+
 def test_the_server_ends_when_its_parent_is_killed(disk_dir: Path, small: model.Geometry) -> None:
     model.ensure(lambda _: None, disk_dir, small)
     source = (

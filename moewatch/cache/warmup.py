@@ -118,7 +118,7 @@ class Warmup:
             server = candidates[0]
             if not server.model_paths:
                 raise TargetError(f"The model of PID {server.pid} cannot be opened: {server.detail}.")
-            layout = read_layout(server.model_paths[0], known=server.model_paths)
+            layout = read_layout(server.model_paths[0], known=server.model_paths, name=server.model_name)
             if server.load_mode.is_mapped is False:
                 raise MoewatchError(
                     f"PID {server.pid} copied the model into its own memory (load mode {server.load_mode}): "

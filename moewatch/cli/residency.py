@@ -175,7 +175,9 @@ def _layouts(options: argparse.Namespace, troubles: list[MoewatchError]) -> Iter
         server = servers[0]
         if not server.model_paths:
             raise ForbiddenError(server.detail or f"The model of process {server.pid} cannot be opened.")
-        yield read_layout(server.model_paths[0], known=server.model_paths)
+        if server.model_remark:
+            diagnostics.say(f"{server.model_remark}.")
+        yield read_layout(server.model_paths[0], known=server.model_paths, name=server.model_name)
         return
     seen: set[tuple[int, int]] = set()
     for path in _files([Path(name) for name in options.model], troubles):
@@ -273,7 +275,7 @@ def to_text(counted: Sequence[Counted], views: Sequence[str], page_bytes: int) -
     for each in counted:
         for index in range(len(each.runs)):
             file = _file(each, index, page_bytes)
-            yield _row(_short(str(file["file"])), file)
+            yield _row(_short(_name_of(each, index)), file)
         if "class" in views:
             for name in WeightClass:
                 sums = each.sums(_ranges(each.layout.of_class(name)))
@@ -305,6 +307,12 @@ def _row(name: str, sums: dict[str, int | None] | dict[str, object]) -> str:
 def _short(path: str) -> str:
     printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in path)
     return printable if len(printable) <= NAME_COLUMNS else "…" + printable[1 - NAME_COLUMNS :]
+
+
+def _name_of(each: Counted, index: int) -> str:
+    """Its path; the name for one that is gone and only open through its server."""
+    path, name = each.layout.paths[index], each.layout.files[index].name
+    return path if path.endswith(name) else f"{name} (held by the server)"
 
 
 def _file(each: Counted, index: int, page_bytes: int) -> dict[str, object]:

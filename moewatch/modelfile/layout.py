@@ -21,13 +21,18 @@ MAX_EXPERTS = 8192
 MXFP4 = "MXFP4"
 
 
-def read_layout(path: Path, known: Sequence[Path] = ()) -> ModelLayout:
+def read_layout(path: Path, known: Sequence[Path] = (), name: str = "") -> ModelLayout:
     """Where every weight of a model lies, from any of its shards; reads headers only.
 
-    `known`: see shards.read_shards. Raises UnusableFileError (ParseError where the bytes are wrong) or ForbiddenError,
+    `known`: see shards.read_shards. `name`: what its server calls it, for a file that is opened below /proc because it
+    was deleted, whose name there is an address or a number. Raises UnusableFileError (ParseError where the bytes are wrong) or ForbiddenError,
     each with one sentence.
     """
-    return derive_layout(read_shards(path, known))
+    layout = derive_layout(read_shards(path, known))
+    if not name or not layout.paths[0].startswith("/proc/") or len(layout.files) > 1:
+        return layout
+    files = (replace(layout.files[0], name=name),)
+    return replace(layout, files=files, summary=replace(layout.summary, files=files))
 
 
 def derive_layout(shards: Sequence[Shard]) -> ModelLayout:

@@ -92,6 +92,10 @@ def inspect_pid(root: KernelRoot, pid: int) -> ServerProcess:
     try:
         stat = read_stat(root, pid)
     except TargetEndedError:
+        if root.is_system and _exists(pid):
+            raise ForbiddenError(
+                f"/proc hides process {pid} from this user (hidepid); run: sudo moewatch --pid {pid}"
+            ) from None
         raise TargetError(
             f"No process {pid}. It has ended or never was; list servers with: pgrep -a llama-server"
         ) from None
@@ -101,6 +105,17 @@ def inspect_pid(root: KernelRoot, pid: int) -> ServerProcess:
         return _inspect(root, pid, stat)
     except TargetEndedError:
         raise TargetError(f"Process {pid} ended while it was looked at") from None
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process though /proc shows none (proc(5), hidepid=2)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return False  # one of ours: it ended between the two looks, or is a thread
 
 
 def _inspect(root: KernelRoot, pid: int, stat: Stat) -> ServerProcess:

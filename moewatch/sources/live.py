@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
-from msgspec import structs
 
 from moewatch.clock import Clock
 from moewatch.domain.layout import ModelLayout
@@ -22,7 +21,6 @@ from moewatch.domain.sample import (
     Header,
     Host,
     LoadMode,
-    ModelSummary,
     OtherProcess,
     OwnReading,
     Phase,
@@ -140,7 +138,7 @@ class LiveSource:
             layout = read_layout(model_paths[0], known=model_paths)
         elif server.model_paths:
             try:
-                layout = read_layout(server.model_paths[0], known=server.model_paths)
+                layout = read_layout(server.model_paths[0], known=server.model_paths, name=server.model_name)
             except MoewatchError as error:
                 gaps.append(Gap(field="model", reason=GapReason.MALFORMED, detail=str(error)))
             if server.model_remark:
@@ -268,7 +266,7 @@ class LiveSource:
                 argv=redact_argv(server.argv),
                 load_mode=server.load_mode,
             ),
-            model=self._summary(),
+            model=self._layout.summary if self._layout is not None else None,
             devices=self._disks.devices if self._disks is not None else (),
             memory_limit_bytes=limit,
             memory_limit_scope=scope,
@@ -280,15 +278,6 @@ class LiveSource:
     def _estimate(self, memory_bytes: int | None) -> tuple[float, float] | None:
         """What was estimated of this model with so much memory."""
         return find_estimate(derive_digest(self._layout), memory_bytes) if self._layout is not None else None
-
-    def _summary(self) -> ModelSummary | None:
-        """The model's figures; a deleted file, opened through /proc/PID/map_files, keeps the name its server knows."""
-        if self._layout is None:
-            return None
-        summary = self._layout.summary
-        if not self._server.model_name or not self._layout.paths[0].startswith("/proc/") or len(summary.files) > 1:
-            return summary
-        return structs.replace(summary, files=(structs.replace(summary.files[0], name=self._server.model_name),))
 
     def _ask_server(self, *activity: int | None) -> ServerReading:
         """The server's last word; a server that may sleep is asked only while its process does something."""

@@ -33,6 +33,8 @@ COMMANDS = {
     "demo": Command("demo", "the dashboard on the built-in workload"),
 }
 
+_FILE_OPTIONS = frozenset({"--model", "--record", "-o", "--output", "--hotset", "--imatrix", "--dir", "--server"})
+
 
 def run(argv: Sequence[str]) -> int:
     """Run `argv` (without the program's name) and return the exit code."""
@@ -50,8 +52,11 @@ def _dispatch(argv: list[str]) -> int:
     if name == "dashboard" and first and not first.startswith("-"):
         raise UsageError(f"There is no command {first!r}; moewatch --help lists the commands.")
     own = argv[: argv.index("--")] if "--" in argv else argv
-    # after --pid nothing at all is meant: a quoted $(pgrep ...) that found none
-    if any(not word.strip() and before != "--pid" for before, word in pairwise(["", *own])):
+    # Path("") is the current folder; other options say themselves what they take, and an empty $(pgrep ...) is meant
+    if any(
+        not word.strip() and (before in _FILE_OPTIONS or not before.startswith("-"))
+        for before, word in pairwise(["", *own])
+    ):
         raise UsageError(
             "One of the arguments is empty, perhaps a variable that is not set; leave it out, or name something."
         )

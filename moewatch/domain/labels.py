@@ -1,7 +1,7 @@
 """How a state is named to people, the same on every screen and in every line of text."""
 
 from moewatch.domain.frame import Frame, Note, Severity, State, Verdict
-from moewatch.domain.sample import Phase
+from moewatch.domain.sample import Gap, GapReason, Phase
 from moewatch.domain.warm import Step
 
 SYMBOL = {
@@ -44,6 +44,45 @@ PHASE_WORDS = {
     Phase.LOADING: "loading",
     Phase.UNKNOWN: "\u2013",
 }
+NOTE_WORDS = {
+    Note.DISK_BUSY_ELSEWHERE: "other programs keep the disk busy",
+    Note.DENSE_WEIGHTS_EVICTED: "weights every token needs were pushed out",
+    Note.MEMORY_TAKEN: "a program took memory from the model",
+    Note.READAHEAD_OFF: "the disk reads nothing ahead (read-ahead is 0)",
+    Note.READAHEAD_LARGE: "the disk reads far more than was asked for (read-ahead)",
+    Note.LEDGER_SHARED: "other processes map the same model: re-reads may be theirs",
+    Note.SWAP_IN_USE: "part of the server's own memory is in swap",
+    Note.REPACK_DUPLICATE: "the server holds a second copy of weights (repacked)",
+    Note.NOT_MAPPED: "the model was copied into the server's own memory (not mapped)",
+    Note.LOCKED: "the model is locked in memory (--mlock)",
+    Note.LIMIT_IS_CGROUP: "its memory group has a limit",
+    Note.COLD: "not all that every token needs is in memory",
+    Note.TOPIC_CHANGE: "the topic has changed: other experts are asked for",
+}
+# field of a Gap, or its group: what it would tell
+GAP_WORDS = {
+    "process.blkio_delay_ns_total": "wait per thread",
+    "process.read_bytes_total": "bytes read by the server",
+    "process.majflt_total": "reads that made it wait",
+    "process": "the server's counters",
+    "pressure": "waiting for memory",
+    "cgroup": "limit of its memory group",
+    "residency": "what is in memory",
+    "server": "tokens/s and what the server does",
+    "model": "the model's file",
+    "vm": "the kernel's count of re-reads",
+    "devices": "the disk's counters",
+    "memory": "the machine's memory",
+    "others": "other programs' memory",
+}
+GAPS_NOT_NEEDED = ("process.blkio_delay_ns_total", "pressure", "others")  # the verdict is as sure without them
+GAP_REASON_WORDS = {
+    GapReason.DENIED: "this user may not read it",
+    GapReason.ABSENT: "this machine does not have it",
+    GapReason.UNSUPPORTED: "this kernel or file system cannot tell",
+    GapReason.VANISHED: "it is gone",
+    GapReason.MALFORMED: "it makes no sense",
+}
 READY_DENSE_RATIO = 0.98  # edge pages shared with neighbours and one table row never make it 1.0 exactly
 
 
@@ -71,3 +110,13 @@ def is_ready(frame: Frame) -> bool | None:
         return False
     ratio = frame.residency.dense_ratio
     return None if ratio is None else ratio >= READY_DENSE_RATIO
+
+
+def gap_words(gap: Gap) -> str:
+    """`wait per thread: kernel.task_delayacct is 0 (not needed for the verdict)`: what is missing, why, whether it matters."""
+    group, _, figure = gap.field.partition(".")
+    name = GAP_WORDS.get(gap.field) or GAP_WORDS.get(group) or gap.field
+    if figure and gap.field not in GAP_WORDS:
+        name = f"{name} ({figure.removesuffix('_total').replace('_', ' ')})"
+    not_needed = " (not needed for the verdict)" if {gap.field, group} & set(GAPS_NOT_NEEDED) else ""
+    return f"{name}: {gap.detail or GAP_REASON_WORDS[gap.reason]}{not_needed}"

@@ -1,9 +1,10 @@
 """A Frame in plain words: one line for a stream, a page for `--once`."""
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from moewatch.domain.frame import Frame, Method
-from moewatch.domain.labels import state_label
+from moewatch.domain.labels import NOTE_WORDS, gap_words, state_label
 from moewatch.units import S, format_duration, format_mb, format_percent, format_rate, format_size
 
 METHOD_WORDS = {
@@ -57,17 +58,19 @@ def format_page(frame: Frame) -> list[str]:
         f"read first time {format_mb(rates.first_read_bytes_per_s)} MB/s",
         f"pushed out      {format_mb(rates.departed_bytes_per_s)} MB/s",
         f"disk            {format_mb(rates.device_read_bytes_per_s)} MB/s   of them other programs {format_mb(rates.other_read_bytes_per_s)}",
-        f"major faults    {format_rate(rates.majflt_per_s)}/s",
-        f"memory stall    {format_percent(rates.memory_stall_ratio)} %   time lost {format_percent(verdict.loss_ratio)} %",
-        f"RSS             {format_size(memory.target_rss_bytes)}   of it anonymous {format_size(memory.target_anon_bytes)}",
+        f"waits for disk  {format_rate(rates.majflt_per_s)}/s (major faults)",
+        f"time lost       {format_percent(verdict.loss_ratio)} %   waiting for memory {format_percent(rates.memory_stall_ratio)} % (memory stall)",
+        f"server holds    {format_size(memory.target_rss_bytes)} (RSS)   of it its own, not the model's {format_size(memory.target_anon_bytes)} (anonymous)",
         f"model in memory {format_size(memory.model_resident_bytes)}{of_total}   what every token needs {dense} %, experts {experts} %",
         f"limit           {format_size(memory.limit_bytes)} ({memory.limit_scope or 'unknown'})   available {format_size(memory.available_bytes)}",
         f"rates over      {format_duration(rates.window_ns)}",
     ]
-    if verdict.notes:
-        lines.append(f"notes           {', '.join(note.value for note in verdict.notes)}")
-    lines.extend(
-        f"not readable    {gap.field}: {gap.reason.value}{f', {gap.detail}' if gap.detail else ''}"
-        for gap in frame.gaps
-    )
+    lines.extend(_listed("notes", (NOTE_WORDS[note] for note in verdict.notes)))
+    lines.extend(_listed("not readable", map(gap_words, frame.gaps)))
     return lines
+
+
+def _listed(name: str, entries: Iterable[str]) -> Iterator[str]:
+    """One line each; the name stands before the first."""
+    for number, entry in enumerate(entries):
+        yield f"{'' if number else name:<16}{entry}"

@@ -8,7 +8,7 @@ from moewatch.errors import UnsupportedError
 from moewatch.linux.cgroup import CgroupPaths, read_cgroup, tightest_limit
 from moewatch.linux.meminfo import read_memory
 from moewatch.linux.root import KernelRoot, ReadingError
-from moewatch.units import GIB, format_gib, format_size
+from moewatch.units import GIB, format_size
 
 # Left for programs to grow: a browser tab is 0.1 to 0.5 GiB, a compiler 1 to 2. On small limits a share: there the
 # server is alone, and grows by its context only (measured: 33 MB for 4,096 tokens under a limit of 0.4 GiB).
@@ -77,8 +77,6 @@ def read_room(root: KernelRoot, cgroup: CgroupPaths | None, resident_bytes: int)
 
 
 def room_words(room: Room) -> str:
-    """`27.4 GiB less 2.0 kept for programs; limit: the whole machine`."""
+    """`27.4 GiB less 2.0 GiB kept for programs; limit: the whole machine`."""
     limit = "the whole machine" if room.scope is None else room.scope
-    if room.room_bytes < GIB:
-        return f"{format_size(room.room_bytes)} less {format_size(room.kept_bytes)} kept for programs; limit: {limit}"
-    return f"{format_gib(room.room_bytes)} GiB less {format_gib(room.kept_bytes)} kept for programs; limit: {limit}"
+    return f"{format_size(room.room_bytes)} less {format_size(room.kept_bytes)} kept for programs; limit: {limit}"

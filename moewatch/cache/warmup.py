@@ -20,7 +20,7 @@ from moewatch.domain.sample import Phase
 from moewatch.domain.warm import FileRun, Levels, Plan, Room, Step, What
 from moewatch.errors import MoewatchError, TargetEndedError, TargetError, UnusableFileError
 from moewatch.linux.blockdev import disks_of
-from moewatch.linux.cgroup import CgroupPaths, locate
+from moewatch.linux.cgroup import CgroupPaths, locate, tightest_limit
 from moewatch.linux.maps import read_maps
 from moewatch.linux.pagecache import PageCache, SystemPageCache
 from moewatch.linux.pid import read_start_ticks
@@ -43,6 +43,8 @@ class Preparation(Struct, frozen=True, kw_only=True):
     before: Levels
     phase: Phase
     charged_to: str  # in words: which memory group pays for the pages
+    has_server: bool = True
+    is_limited: bool = True  # a memory limit holds for the server or this terminal: who pays matters
     hot_name: str = ""
     refusal: tuple[str, ...] = ()  # sentences; empty: nothing speaks against it
     disk_bytes_per_s: float | None = None
@@ -186,6 +188,8 @@ class Warmup:
             before=before,
             phase=phase,
             charged_to=self.charged_to,
+            has_server=self.server is not None,
+            is_limited=self._is_limited(),
             hot_name=self.hot_name,
             refusal=_refusal(plan, phase),
             disk_bytes_per_s=measure_speed(self.layout, plan.ranges, self._clock) if with_speed else None,
@@ -227,6 +231,11 @@ class Warmup:
 
     def _room(self, resident_bytes: int) -> Room:
         return read_room(self._root, self._cgroup, resident_bytes)
+
+    def _is_limited(self) -> bool:
+        pids = [os.getpid(), *([self.server.pid] if self.server is not None else [])]
+        groups = [locate(self._root, pid) for pid in pids]
+        return any(group is not None and tightest_limit(self._root, group)[0] is not None for group in groups)
 
     def _read_ahead_bytes(self) -> int | None:
         """Of the slowest to stop; None when one is not known."""

@@ -1,11 +1,12 @@
 """What a person reads about a warm-up: plan, refusal, proof. The same on every screen. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from moewatch.cache.budget import room_words
 from moewatch.cache.warmup import AT_WORK, Preparation
 from moewatch.domain.labels import PHASE_WORDS, READY_DENSE_RATIO, STEP_WORDS
 from moewatch.domain.layout import WeightClass
+from moewatch.domain.sample import Phase
 from moewatch.domain.warm import Levels, Step, WarmOutcome
 from moewatch.units import GIB, MB, MIB, UNKNOWN, S, format_duration, format_percent, format_size
 
@@ -25,19 +26,7 @@ def plan_lines(preparation: Preparation, model_name: str) -> Iterator[str]:
         yield "       Without a saved hot set this helps the first answer only a little."
     yield ""
     yield f"  in this order                             now     after   to read   {name}"
-    for number, each in enumerate(plan.steps, 1):
-        words = STEP_WORDS[each.step]
-        if each.step is Step.HOT and preparation.hot_name:
-            words = f'{words} "{preparation.hot_name}"'
-        yield (
-            f"  {number}  {words:<34}{_cell(each.resident_bytes, unit)}{_cell(each.after_bytes, unit)}"
-            f"{_cell(each.planned_bytes, unit, 10)}"
-        )
-    after = plan.resident_bytes + plan.planned_bytes - plan.displaced_bytes
-    yield (
-        f"     {'model in memory':<34}{_cell(plan.resident_bytes, unit)}{_cell(after, unit)}"
-        f"{_cell(plan.planned_bytes, unit, 10)}"
-    )
+    yield from _table_rows(preparation, unit)
     yield ""
     speed = preparation.disk_bytes_per_s
     if speed:
@@ -50,8 +39,49 @@ def plan_lines(preparation: Preparation, model_name: str) -> Iterator[str]:
         yield f"  pushed out  {format_size(plan.displaced_bytes)} of other parts of the model, which are in no proven order"
     elif room.other_cache_bytes and plan.planned_bytes:
         yield f"  pushed out  {format_size(room.other_cache_bytes)} of other cache at most. No program, no part of the model"
-    yield f"  charged to  {preparation.charged_to}"
-    yield f"  the server  {PHASE_WORDS[preparation.phase]}"
+    if preparation.is_limited:
+        yield f"  charged to  {preparation.charged_to}"
+    yield f"  the server  {_server_words(preparation)}"
+
+
+def _table_rows(preparation: Preparation, unit: int) -> Iterator[str]:
+    """Each step and what is no step's; the columns add up to the last row."""
+    plan = preparation.plan
+    after = plan.resident_bytes + plan.planned_bytes - plan.displaced_bytes
+    totals = (plan.resident_bytes, after, plan.planned_bytes)
+    columns = [
+        _tenths([getattr(each, name) for each in plan.steps], total, unit)
+        for name, total in zip(("resident_bytes", "after_bytes", "planned_bytes"), totals, strict=True)
+    ]
+    for number, (each, *figures) in enumerate(zip(plan.steps, *columns, strict=False), 1):
+        words = STEP_WORDS[each.step]
+        if each.step is Step.HOT and preparation.hot_name:
+            words = f'{words} "{preparation.hot_name}"'
+        yield _row(f"{number}  {words}", figures)
+    rest = [column[-1] for column in columns]
+    if any(rest):
+        yield _row("   rest of the file, not asked for", rest)
+    yield _row("   model in memory", [round(10 * total / unit) for total in totals])
+
+
+def _tenths(sizes: list[int], total: int, unit: int) -> list[int]:
+    """Tenths of the unit, the rest of `total` last, rounded so that they add up: the largest takes the difference."""
+    rounded = [round(10 * size / unit) for size in (*sizes, total - sum(sizes))]
+    rounded[max(range(len(rounded)), key=rounded.__getitem__)] += round(10 * total / unit) - sum(rounded)
+    return rounded
+
+
+def _row(words: str, tenths: Iterable[int]) -> str:
+    now, after, to_read = (tenth / 10 for tenth in tenths)
+    return f"  {words:<37}{now:>9,.1f}{after:>9,.1f}{to_read:>10,.1f}"
+
+
+def _server_words(preparation: Preparation) -> str:
+    if not preparation.has_server:
+        return "none has this model open"
+    if preparation.phase is Phase.UNKNOWN:
+        return "does not say what it is doing"
+    return PHASE_WORDS[preparation.phase]
 
 
 def plan_sentence(preparation: Preparation) -> str:

@@ -48,7 +48,7 @@ NOTE_WORDS = {
     Note.DISK_BUSY_ELSEWHERE: "other programs keep the disk busy",
     Note.DENSE_WEIGHTS_EVICTED: "weights every token needs were pushed out",
     Note.MEMORY_TAKEN: "a program took memory from the model",
-    Note.READAHEAD_OFF: "the disk reads nothing ahead (read-ahead is 0)",
+    Note.READAHEAD_OFF: "nothing is read ahead: single pages from the disk (read-ahead)",
     Note.READAHEAD_LARGE: "the disk reads far more than was asked for (read-ahead)",
     Note.LEDGER_SHARED: "other processes map the same model: re-reads may be theirs",
     Note.SWAP_IN_USE: "part of the server's own memory is in swap",

@@ -92,7 +92,7 @@ def test_it_reads_what_was_planned_proves_it_and_has_nothing_left_to_do(model: P
 def test_the_page_for_people(model: Path) -> None:
     done = warm(model, "--what", "dense")
     assert done.returncode == 0, done.stderr
-    for words in ("PLAN", "weights every token needs", "kept for programs", "charged to", "READY   looked up twice"):
+    for words in ("PLAN", "weights every token needs", "kept for programs", "the server", "READY   looked up twice"):
         assert words in done.stdout, done.stdout
     assert "looking again" in done.stderr
 

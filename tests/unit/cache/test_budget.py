@@ -86,6 +86,6 @@ def test_a_kernel_that_says_nothing_of_memory_is_one_sentence(tmp_path: Path) ->
 
 def test_the_room_in_words() -> None:
     room = Room(room_bytes=int(27.4 * GIB), kept_bytes=2 * GIB)
-    assert room_words(room) == "27.4 GiB less 2.0 kept for programs; limit: the whole machine"
+    assert room_words(room) == "27.4 GiB less 2.0 GiB kept for programs; limit: the whole machine"
     small = Room(room_bytes=400 * MIB, kept_bytes=24 * MIB, scope="box")
     assert room_words(small) == "400.0 MiB less 24.0 MiB kept for programs; limit: box"

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from moewatch.cache.warmup import Preparation, _refusal
-from moewatch.cache.words import headline, outcome_lines, plan_lines, refusal_lines
+from moewatch.cache.words import _tenths, headline, outcome_lines, plan_lines, refusal_lines
 from moewatch.domain.layout import WeightClass
 from moewatch.domain.sample import Phase
 from moewatch.domain.warm import (
@@ -72,7 +72,32 @@ def test_the_plans_figures_add_up() -> None:
     (total,) = [[float(word) for word in line.split()[-3:]] for line in text if "model in memory" in line]
     assert [sum(column) for column in zip(*rows, strict=True)] == total
     assert total == [2.0, 8.0, 6.0]
-    assert any("10.0 GiB less 2.0 kept for programs; limit: the whole machine" in line for line in text)
+    assert any("10.0 GiB less 2.0 GiB kept for programs; limit: the whole machine" in line for line in text)
+
+
+def test_columns_add_up_also_where_rounding_would_not() -> None:
+    """8.2 + 96.0 is not 104.1, which the first sentence says."""
+    for sizes, total in (([8.16, 95.96], 104.12), ([0.04, 0.04], 0.08), ([0, 0], 0.5)):
+        found = _tenths([round(each * MIB) for each in sizes], round(total * MIB), MIB)
+        assert sum(found) == round(10 * total)
+    assert _tenths([8 * MIB, 96 * MIB], 105 * MIB, MIB) == [80, 960, 10]
+
+
+@pytest.mark.parametrize(
+    ("has_server", "phase", "words"),
+    [
+        (False, Phase.UNKNOWN, "none has this model open"),
+        (True, Phase.UNKNOWN, "does not say what it is doing"),
+        (True, Phase.IDLE, "idle"),
+    ],
+)
+def test_the_server_and_who_pays(has_server: bool, phase: Phase, words: str) -> None:  # noqa: FBT001 - a parameter
+    plan = msgspec.structs.replace(prepared(planned_bytes=GIB, phase=phase), has_server=has_server)
+    lines = list(plan_lines(plan, "m"))
+    assert lines[-1] == f"  the server  {words}"
+    assert any("charged to" in line for line in lines)
+    free = msgspec.structs.replace(plan, is_limited=False)
+    assert not any("charged to" in line for line in plan_lines(free, "m"))
 
 
 def test_nothing_to_read_says_which_of_the_two_it_is() -> None:

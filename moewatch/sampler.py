@@ -122,14 +122,21 @@ class Sampler:
     def _watch(self, source: Source) -> bool:
         """Take Samples until the source ends (True) or is left (False)."""
         state = self._begin(source)
+        is_over = False
         while not self._stop.is_set():
             if self._switch.is_set():
                 self._switch.clear()
                 return False
             due_ns = source.due_ns()
             if due_ns is None:
-                self._sink(Ended(text="The recording ends here.", wall_ns=self._clock.wall_ns(), final=True))
-                return True
+                if not is_over:
+                    self._sink(Ended(text="The recording ends here.", wall_ns=self._clock.wall_ns(), final=True))
+                if not source.stays:
+                    return True
+                is_over = True
+                self._clock.sleep_until(self._clock.mono_ns() + source.patience_ns, self._stop)
+                continue
+            is_over = False
             if source.took_jump():
                 state = self._begin(source)
             now_ns = self._clock.mono_ns()

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from moewatch.analysis import restarts
 from moewatch.analysis.memory import HOST, who_took
 from moewatch.analysis.situation import Situation
+from moewatch.analysis.verdict import LEVELS_OFF_RATIO
 from moewatch.analysis.words import is_cold, size
 from moewatch.domain.frame import Advice, Note, State
 from moewatch.units import GIB, MIB, format_mb, format_rate
 
 MAX_ADVICE = 6
 # What stays for the machine itself when a cgroup's limit is raised
+BUSY_CORES_RATIO = 0.5  # of the physical cores: llama-server at work uses all that -t gives it, by default half or more
 HOST_RESERVE_BYTES = 2 * GIB
 MARGIN = 1.05  # the kernel keeps a little of a cgroup's limit for page tables and the like
 
@@ -53,7 +55,12 @@ def _raise_limit(now: Situation) -> Iterator[Advice]:
     missing = _missing(now)
     if limit is None or scope in (None, HOST) or ram is None or not missing:
         return
+    whole = None if now.needed_bytes is None else now.needed_bytes + (now.memory.target_anon_bytes or 0)
+    if whole is not None and limit >= whole:
+        return  # all of it fits: whatever is read, it is not for want of room
     wanted = min(round((limit + missing) * MARGIN), ram - HOST_RESERVE_BYTES)
+    if whole is not None:
+        wanted = min(wanted, round(whole * MARGIN))
     if wanted < limit + restarts.WORTH_BYTES / 2:
         return  # the machine itself has no more
     yield Advice(
@@ -118,15 +125,28 @@ def _wait(now: Situation) -> Iterator[Advice]:
         State.WARMING: "Parts come in that were not needed before; that ends by itself if they fit.",
         State.RECOVERING: "What was pushed out comes back as it is needed; nothing leaves any more.",
     }[now.state]
-    yield Advice(id="wait", title="Wait: this ends by itself.", command=None, reason=reason, gain="none", restart=False)
+    title = "Wait: this ends by itself."
+    if now.state is State.WARMING and _is_pushed_out(now):
+        title, reason = "Look again in ten seconds.", "As much is pushed out as is read: it may level off, or go on."
+    yield Advice(id="wait", title=title, command=None, reason=reason, gain="none", restart=False)
+
+
+def _is_pushed_out(now: Situation) -> bool:
+    """Whether parts of the model leave as fast as others come: no end may be promised."""
+    again, departed = now.rates.reread_bytes_per_s, now.rates.departed_bytes_per_s
+    return again is not None and departed is not None and departed >= LEVELS_OFF_RATIO * again and again > 0
 
 
 def _compute_bound(now: Situation) -> Iterator[Advice]:
-    cpu, cores = now.rates.cpu_ratio, now.header.host.cpus_logical
+    cpu, cores = now.rates.cpu_ratio, now.header.host.cpus_physical or now.header.host.cpus_logical
     busy = f" It keeps {cpu:.1f} of {cores} cores busy." if cpu is not None and cores else ""
+    title = "If this is slow: stop tuning I/O, you are compute-bound."
+    if cpu is not None and cores and cpu < BUSY_CORES_RATIO * cores:
+        title = "If this is slow: neither the disk nor memory is why."
+        busy += " Look for what it waits for: too few threads, requests that pause, a GPU, the network."
     yield Advice(
         id="compute_bound",
-        title="If this is slow: stop tuning I/O, you are compute-bound.",
+        title=title,
         command=None,
         reason=f"The disk costs less than 5 % of the time, so no disk, cache or memory setting makes it faster.{busy}",
         gain="none from memory or disk (measured); a GPU, fewer bits or a smaller model would help",

@@ -21,7 +21,7 @@ def derive_cause(memo: Memo, window: Window, signals: Signals, judged: Judged, m
         case State.LOADING:
             return Cause.LOAD
         case State.WARMING:
-            return _of_warming(memo, signals, judged)
+            return _of_warming(memo, window, signals, judged, memory)
         case State.THRASHING:
             return _of_thrashing(memo, window, memory)
         case State.RECOVERING if _is_lowered(memo, window):
@@ -32,8 +32,12 @@ def derive_cause(memo: Memo, window: Window, signals: Signals, judged: Judged, m
             return Cause.UNKNOWN
 
 
-def _of_warming(memo: Memo, signals: Signals, judged: Judged) -> Cause:
+def _of_warming(memo: Memo, window: Window, signals: Signals, judged: Judged, memory: Memory) -> Cause:
     """Before it was ever steady it is the start, whatever the pages: a load larger than memory evicts what it has just read."""
+    if judged.is_early and _fell_lately(window):
+        return Cause.LIMIT_LOWERED
+    if judged.is_early and who_took(memory) is not None:
+        return Cause.MEMORY_TAKEN
     is_long = judged.is_early and signals.span_ns > COLD_START_NS
     return Cause.TOPIC_CHANGE if memo.settled or is_long else Cause.COLD_START
 
@@ -49,6 +53,12 @@ def _of_thrashing(memo: Memo, window: Window, memory: Memory) -> Cause:
     if model is not None and not model.n_expert and not model.expert_bytes:
         return Cause.DENSE_CLIFF
     return Cause.WORKING_SET
+
+
+def _fell_lately(window: Window) -> bool:
+    """Whether the limit is lower than it was within the window."""
+    limits = [s.cgroup.limit_bytes for s in window.samples if s.cgroup is not None and s.cgroup.limit_bytes is not None]
+    return bool(limits) and limits[-1] < LOWERED_RATIO * max(limits)
 
 
 def _is_lowered(memo: Memo, window: Window) -> bool:

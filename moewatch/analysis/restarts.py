@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from moewatch.analysis import flags
 from moewatch.analysis.quantisations import smaller
 from moewatch.analysis.situation import Situation
-from moewatch.analysis.words import per_second, size
+from moewatch.analysis.words import about_seconds, per_second, size
 from moewatch.domain.frame import Advice, Note
 from moewatch.domain.sample import LoadMode
 from moewatch.units import KIB, MIB
@@ -272,7 +272,5 @@ def _kv_in_ram(now: Situation) -> bool:
 
 
 def _restart_time(now: Situation) -> str:
-    total, rate = now.total_bytes, now.disk_bytes_per_s
-    if not total or not rate:
-        return ""
-    return f" A restart reads the model anew: about {max(1, round(total / rate))} s."
+    wait = about_seconds(now.total_bytes, now.disk_bytes_per_s) if now.total_bytes else None
+    return "" if wait is None else f" A restart reads the model anew: {wait}."

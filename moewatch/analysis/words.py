@@ -23,6 +23,8 @@ from moewatch.units import (
 
 # Below this the disk is as good as still: a server that fits reads 0, one with a harmless trickle 1 to 4 MB/s (recordings A, K)
 QUIET_BYTES_PER_S = 1 * MB
+LONGEST_WAIT_S = 86_400  # a day; what takes longer is a speed that was not measured
+SEEN_BYTES_PER_S = 0.05 * MB  # what a screen shows as more than 0 MB/s
 TOPIC_SEEN_NS = 30 * S  # the start-up's own reads are over by then (recordings: 10 to 20 s)
 # More than this many times a token's need is a prompt's reading, spread over the first few tokens after it (12 times
 # in recording H); read-ahead of 4 MiB alone makes 3.4
@@ -144,10 +146,16 @@ def _missing_dense(now: Situation) -> int | None:
     return None if needed is None or resident is None else max(0, needed - resident)
 
 
+def about_seconds(amount_bytes: float, bytes_per_s: float | None) -> str | None:
+    """`about 12 s`; None where the speed is unknown, or so low that it was none."""
+    if not bytes_per_s or amount_bytes / bytes_per_s > LONGEST_WAIT_S:
+        return None
+    return f"about {max(1, round(amount_bytes / bytes_per_s))} s"
+
+
 def _about_time(now: Situation, amount_bytes: float) -> str:
-    if not now.disk_bytes_per_s:
-        return ""
-    return f", about {max(1, round(amount_bytes / now.disk_bytes_per_s))} s"
+    wait = about_seconds(amount_bytes, now.disk_bytes_per_s)
+    return "" if wait is None else f", {wait}"
 
 
 def _warms(now: Situation) -> str:
@@ -194,6 +202,8 @@ def _about_left(now: Situation) -> str:
 
 
 def _warming(now: Situation) -> str:
+    if now.cause in (Cause.LIMIT_LOWERED, Cause.MEMORY_TAKEN):
+        return "Less memory than before: parts leave and come back. Too early to judge."
     if _is_new_topic(now):
         return "New topic: other experts come in. Not a fault yet."
     if _mostly_comes_back(now):
@@ -208,6 +218,8 @@ def _warming(now: Situation) -> str:
 
 
 def _warming_short(now: Situation) -> str:
+    if now.cause in (Cause.LIMIT_LOWERED, Cause.MEMORY_TAKEN):
+        return "Less memory: parts leave, come back."
     if _is_new_topic(now):
         return "New topic: other experts come in."
     if _mostly_comes_back(now):
@@ -242,15 +254,15 @@ def _recovering(now: Situation) -> str:
         return f"Nothing is pushed out any more; {size(back or 0)} came back."
     if back is None:
         return f"Nothing is pushed out any more; at most {size(missing)} still missing."
-    # one unit for both figures where they share it, as "2.1 GiB came back, at most 4.0 still missing"
-    both_gib = back >= GIB / 10 and missing >= GIB / 10
-    rest = format_gib(round(missing)) if both_gib else size(missing)
-    return f"Nothing is pushed out any more; {size(back)} came back, at most {rest} still missing."
+    # one unit for both figures, as "2.1 GiB came back, at most 4.0 still missing"
+    unit, name, decimals = (GIB, "GiB", 1) if min(back, missing) >= GIB / 10 else (MIB, "MiB", 0)
+    came, rest = (f"{each / unit:,.{decimals}f}" for each in (back, missing))
+    return f"Nothing is pushed out any more; {came} {name} came back, at most {rest} still missing."
 
 
 def _recovering_short(now: Situation) -> str:
     missing = _still_missing(now)
-    return "It comes back by itself." if missing is None else f"Comes back; at most {size(missing)} missing."
+    return "It comes back by itself." if missing is None else f"Parts return; at most {size(missing)} missing."
 
 
 def _came_back(now: Situation) -> float | None:
@@ -271,7 +283,7 @@ def _steady(now: Situation) -> str:
         return "The server has its own copy of the model in memory: the disk is not why."
     read = now.rates.process_read_bytes_per_s
     if read is not None and read < QUIET_BYTES_PER_S:
-        return "Nothing is read from disk."
+        return f"{_next_to(read)}othing is read from disk."
     if now.loss_ratio is not None:
         return f"{_wait_percent(now)} % of the time waits for the disk. If this is slow, the disk is not why."
     if read is not None:
@@ -284,8 +296,12 @@ def _steady_short(now: Situation) -> str:
         return "Own copy in memory: not the disk."
     read = now.rates.process_read_bytes_per_s
     if read is not None and read < QUIET_BYTES_PER_S:
-        return "Nothing is read from disk."
+        return f"{_next_to(read)}othing is read from disk."
     return "Slow? The disk is not why." if now.loss_ratio is None else f"{_wait_percent(now)} % waits for the disk."
+
+
+def _next_to(bytes_per_s: float) -> str:
+    return "N" if bytes_per_s < SEEN_BYTES_PER_S else "Next to n"
 
 
 def _wait_percent(now: Situation) -> str:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moewatch.cli import diagnostics, output
+from moewatch.cli.feed import LiveFeed
 from moewatch.cli.main import COMMANDS
 from moewatch.cli.options import add_for, add_output, add_target, add_view, new_parser
 from moewatch.cli.stream import Printer, watch
+from moewatch.domain.events import Ended, Event
 from moewatch.domain.frame import Frame
 from moewatch.errors import ExitCode, UsageError
 from moewatch.export.text import format_page
@@ -42,23 +44,20 @@ def parser() -> argparse.ArgumentParser:
 def main(options: argparse.Namespace) -> int:
     """Draw the dashboard, or print what a screen would show where there is none."""
     if options.once:
-        return watch(
-            options, _Once(as_json=options.json, limit_ns=ONCE_NS if options.for_ns is None else options.for_ns)
-        )
+        once = _Once(as_json=options.json, limit_ns=ONCE_NS if options.for_ns is None else options.for_ns)
+        return watch(options, once, wait=False)
     if options.json:
         raise UsageError("--json needs --once (one Frame) or the command stream (a Frame per line).")
     if options.for_ns is not None:
         raise UsageError("--for needs --once or the command stream; the dashboard runs until you quit it.")
     recorder = _recorder(options.record)
+    feed = LiveFeed(options, follow=True, recorder=recorder, keep_hot_sets=True)
+    feed.check()
     if not output.is_terminal():
         diagnostics.say(
             "no terminal here: one line per sample instead of the dashboard (moewatch stream does the same)."
         )
         return watch(options, Printer(as_json=False, recorder=recorder))
-    from moewatch.cli.feed import LiveFeed  # noqa: PLC0415 - nothing eager
-
-    feed = LiveFeed(options, follow=True, recorder=recorder, keep_hot_sets=True)
-    feed.check()
     feed.begin()
     from moewatch.cli.warmer import LiveWarmer  # noqa: PLC0415 - nothing eager
 
@@ -92,12 +91,24 @@ def _recorder(path: str | None) -> "FileRecorder | None":
 
 
 class _Once(Printer):
-    """Prints the last Frame only."""
+    """Prints the last Frame only; when the target ends before the time is over, the last there was."""
+
+    _latest: Frame | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, Ended) and self._latest is not None:
+            self._print(self._latest)
+        super().__call__(event)
 
     def show(self, frame: Frame, *, last: bool) -> None:
         """The Frame at the end of the time, as JSON or as a page."""
-        if not last:
-            return
+        self._latest = frame
+        if last:
+            self._print(frame)
+
+    def _print(self, frame: Frame) -> None:
+        self._latest = None
         if self._as_json:
             output.json_line(frame)
         else:

@@ -96,7 +96,8 @@ class LiveFeed:
         self._recorder = recorder
         self._keep_hot_sets = keep_hot_sets
         self._preferred = 0
-        self._ever_opened = False
+        self._watched: ServerProcess | None = None  # the last one
+        self._switching = False
         self._sink: Callable[[Event], None] = lambda _event: None
         self._relay: Relay | None = None
         self.sampler: Sampler | None = None
@@ -156,6 +157,7 @@ class LiveFeed:
     def next_target(self) -> None:
         """Watch the next of the servers found."""
         self._preferred += 1
+        self._switching = True
         if self.sampler is not None:
             self.sampler.switch()
 
@@ -192,8 +194,13 @@ class LiveFeed:
         from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
         from moewatch.server.discovery import find_servers  # noqa: PLC0415
 
-        # A restarted server has another pid: after an end, whatever server appears is the one to follow.
-        servers = find_servers(KernelRoot.system(), self._pids if not self._ever_opened else None)
+        # A restarted server has another pid: after an end, one that came later or has the same model is followed,
+        # not another that ran beside it all the time. Tab chooses among all.
+        servers = find_servers(KernelRoot.system(), self._pids if not self._watched else None)
+        if self._watched is not None and not self._switching:
+            old = self._watched
+            servers = [s for s in servers if s.start_ticks > old.start_ticks or s.model_name == old.model_name]
+        self._switching = False
         if not servers:
             raise TargetError(NO_SERVER)
         return servers
@@ -212,7 +219,7 @@ class LiveFeed:
             http=not self._options.no_http,
             residency=not self._options.no_residency,
         )
-        self._ever_opened = True
+        self._watched = server
         self.layout = source.layout
         others = [s for s in servers if s is not server]
         self._sink(Candidates(servers=tuple((s.pid, s.model_name) for s in [server, *others])))
@@ -223,7 +230,7 @@ class ReplayFeed:
     """A recording for whoever listens, with pause, pace and seeking."""
 
     def __init__(self, path: Path, *, speed: float = 1.0, clock: Clock | None = None) -> None:
-        self._source = ReplaySource(path, clock or SystemClock(), speed=speed)
+        self._source = ReplaySource(path, clock or SystemClock(), speed=speed, stays=True)
         self._path = path
         self._sink: Callable[[Event], None] = lambda _event: None
         self._sampler = Sampler(self._open, clock or SystemClock(), self._forward)

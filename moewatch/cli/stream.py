@@ -6,7 +6,7 @@ from collections.abc import Callable
 from moewatch.cli import diagnostics, output
 from moewatch.cli.feed import LiveFeed
 from moewatch.cli.options import add_for, add_output, add_target, new_parser
-from moewatch.domain.events import Ended, Event, FrameReady, Notice, Waiting
+from moewatch.domain.events import Candidates, Ended, Event, FrameReady, Notice, Waiting
 from moewatch.domain.frame import Frame
 from moewatch.errors import ExitCode
 from moewatch.export.text import format_line
@@ -27,9 +27,9 @@ def main(options: argparse.Namespace) -> int:
     return watch(options, Printer(as_json=options.json, limit_ns=options.for_ns))
 
 
-def watch(options: argparse.Namespace, printer: "Printer") -> int:
-    """Run `printer` on a live server; without a pid it waits for one to appear."""
-    feed = LiveFeed(options, follow=not options.pid, recorder=printer.recorder)
+def watch(options: argparse.Namespace, printer: "Printer", *, wait: bool = True) -> int:
+    """Run `printer` on a live server; without a pid it waits for one to appear, unless told not to `wait`."""
+    feed = LiveFeed(options, follow=wait and not options.pid, recorder=printer.recorder)
     printer.stop = feed.stop
     feed.run(printer)
     return int(ExitCode.NO_TARGET if printer.ended else ExitCode.OK)
@@ -62,6 +62,10 @@ class Printer:
             self.stop()
         elif isinstance(event, Waiting | Notice):
             diagnostics.say(event.text)
+        elif isinstance(event, Candidates) and len(event.servers) > 1:
+            (pid, name), *others = event.servers
+            named = ", ".join(f"--pid {other} ({model})" for other, model in others)
+            diagnostics.say(f"{len(event.servers)} servers map a model; this is {pid} ({name}). The others: {named}.")
 
     def _frame(self, frame: Frame) -> None:
         last = False

@@ -18,6 +18,11 @@ class Source(Protocol):
         """How long one may sleep before asking `due_ns` again (a replay can be paused or moved meanwhile)."""
         ...
 
+    @property
+    def stays(self) -> bool:
+        """Whether it can go on after its end: a replay on a screen can be moved back."""
+        ...
+
     def due_ns(self) -> int | None:
         """Monotonic time at which the next Sample is due; None when there will be none."""
         ...

@@ -67,6 +67,7 @@ class LiveSource:
     """Samples of one server process, every `interval_ns`."""
 
     patience_ns = FOREVER_NS
+    stays = False
 
     def __init__(
         self,

@@ -17,8 +17,9 @@ class ReplaySource:
 
     patience_ns = PATIENCE_NS
 
-    def __init__(self, path: Path, clock: Clock, *, speed: float = 1.0) -> None:
+    def __init__(self, path: Path, clock: Clock, *, speed: float = 1.0, stays: bool = False) -> None:
         self.path = path
+        self.stays = stays
         self._clock = clock
         self._lock = threading.Lock()
         self._speed = speed

@@ -1,6 +1,7 @@
 """The one thread that waits: order of events, following a restarted target, and a recorder that fails."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Scripted:
     """A live-like source: so many Samples a second apart, then the target ends."""
 
     patience_ns = 3600 * S
+    stays = False
 
     def __init__(self, clock: ManualClock, count: int, pid: int = 7) -> None:
         self.header = header(pid)
@@ -162,6 +164,30 @@ def test_a_replay_gives_the_same_frames_as_live(recording: Path) -> None:
     replayed = [event.frame for event in events if isinstance(event, FrameReady)]
     assert [msgspec.json.encode(frame) for frame in replayed] == [msgspec.json.encode(frame) for frame in live]
     assert clock.mono_ns() == pytest.approx(19 * S, abs=S // 10)
+
+
+def test_a_replay_on_a_screen_can_be_moved_back_after_its_end(recording: Path) -> None:
+    clock, events = ManualClock(), list[Event]()
+    source = ReplaySource(recording, clock, stays=True)
+    sampler = Sampler(opener(iter([source])), clock, events.append)
+    sampler.start()
+
+    def wait_for(count: int) -> None:
+        end = time.monotonic() + 20
+        while sum(isinstance(event, Ended) for event in events) < count:
+            assert time.monotonic() < end, "the end was not reached"
+            time.sleep(0.01)
+
+    wait_for(1)
+    seen = sum(isinstance(event, FrameReady) for event in events)
+    source.seek(-5 * S)
+    wait_for(2)
+    sampler.stop()
+    assert seen == 20
+    assert (
+        sum(isinstance(event, FrameReady) for event in events) == 40
+    )  # played from the beginning, at once up to there
+    assert sum(isinstance(event, Started) for event in events) == 2
 
 
 def test_speed_pause_and_seeking(recording: Path) -> None:

@@ -204,7 +204,19 @@ def test_a_copy_by_old_flags_says_which_to_leave_out() -> None:
 def test_steady_says_to_stop_tuning_the_disk() -> None:
     first = advise(situation(State.STEADY, rates=Rates(cpu_ratio=7.6)))[0]
     assert "compute-bound" in first.title
-    assert "7.6 of 16 cores" in first.reason
+    assert "7.6 of 8 cores" in first.reason
+
+
+def test_idle_cores_are_not_called_compute_bound() -> None:
+    first = advise(situation(State.STEADY, rates=Rates(cpu_ratio=0.1)))[0]
+    assert first.title == "If this is slow: neither the disk nor memory is why."
+
+
+def test_no_end_is_promised_while_as_much_leaves_as_comes() -> None:
+    churning = Rates(reread_bytes_per_s=318e6, departed_bytes_per_s=317e6)
+    assert advise(situation(State.WARMING, rates=churning))[0].title == "Look again in ten seconds."
+    arriving = Rates(reread_bytes_per_s=0.0, first_read_bytes_per_s=318e6, departed_bytes_per_s=0.0)
+    assert advise(situation(State.WARMING, rates=arriving))[0].title == "Wait: this ends by itself."
 
 
 def test_unknown_and_idle_advise_nothing_of_paging() -> None:

@@ -7,7 +7,7 @@ says is what the dashboard will meet.
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from moewatch.cli import output
 from moewatch.cli.feed import require_linux
 from moewatch.cli.options import add_output, add_target, new_parser
 from moewatch.clock import SystemClock
+from moewatch.domain.labels import GAP_WORDS, GAPS_NOT_NEEDED
 from moewatch.domain.sample import Gap, GapReason, Header, Sample
 from moewatch.errors import ExitCode
 from moewatch.linux.root import KernelRoot
@@ -61,6 +62,20 @@ _EFFECTS = {
     "memory": ("the machine's memory is unknown", "mount /proc"),
     "others": ("which program took memory is unknown", "nothing needs to be done"),
 }
+# id of a check -> what it is, and what it is for
+_NAMES = {
+    "process": ("server's counters", "how much it reads, and how often it waits for the disk"),
+    "page cache": ("page cache", "which parts of files are in memory"),
+    "residency": ("what is in memory", "how much of the model, and what was pushed out and read again"),
+    "server": ("server's answers", "tokens/s, and what it is doing"),
+    "model": ("model's file", "which weights every token needs, and which are experts"),
+    "devices": ("disk counters", "how much the disk reads, and for whom"),
+    "cgroup": ("memory limit", "how much memory the server may use"),
+    "pressure": ("memory stall", "how long programs wait for memory; the verdict does not need it"),
+    "vm": ("re-read counters", "the kernel's own count of what was pushed out and came back"),
+    "memory": ("machine's memory", "how much is available, and who took it"),
+}
+_HARMLESS = (*GAPS_NOT_NEEDED, "libudev", "terminal")  # without these the verdict is as sure
 _GROUPS = ("process", "residency", "server", "model", "devices", "cgroup", "pressure", "vm", "memory")
 
 
@@ -98,11 +113,50 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         output.json_line({"schema": "moewatch-doctor/1", "pid": server.pid, "checks": checks})
         return int(ExitCode.OK)
-    for check in checks:
-        output.line(f"{_mark(check.status)} {check.id:<12} {check.finding}")
-        if check.effect:
-            output.line(f"{'':15} so {check.effect}; remedy: {check.remedy}")
+    for line in check_lines(checks, servers):
+        output.line(line)
     return int(ExitCode.OK)
+
+
+def check_lines(checks: Sequence[Check], servers: Sequence[ServerProcess]) -> Iterator[str]:
+    """The findings for a person: of which server, each with what it is for, and what it comes to."""
+    if len(servers) > 1:
+        others = ", ".join(f"--pid {each.pid}" for each in servers[1:])
+        yield f"{len(servers)} servers run; this is about PID {servers[0].pid}. The others: {others}"
+        yield ""
+    for check in checks:
+        name, purpose = _NAMES.get(check.id, (check.id, ""))
+        purpose = f": {purpose}" if purpose and check.status == "ok" else ""
+        yield f"{_mark(check.status)} {name:<18} {_in_words(check)}{purpose}"
+        if check.effect:
+            yield f"{'':22} so {check.effect}; remedy: {check.remedy}"
+    yield ""
+    yield _summary(checks)
+
+
+def _in_words(check: Check) -> str:
+    """The finding, with the name of the missing reading in a person's words."""
+    field, colon, why = check.finding.partition(": ")
+    if not colon or check.status == "ok" or field.partition(".")[0] != check.id:
+        return check.finding
+    return why if field == check.id else f"{GAP_WORDS.get(field, field)}: {why}"
+
+
+def _summary(checks: Sequence[Check]) -> str:
+    wrong = [check for check in checks if check.status != "ok"]
+    if any(check.id == "target" for check in wrong):
+        return "No server to watch yet; moewatch waits for one."
+    if any(check.id == "terminal" and check.finding.startswith("TERM") for check in wrong):
+        return "The dashboard needs another terminal; moewatch stream and --once work."
+    if any(not _is_harmless(check) for check in wrong):
+        return "What is missing above lowers the confidence; the dashboard works."
+    if wrong:
+        return "All that matters can be read; the verdict does not need what is missing above."
+    return "All that matters can be read."
+
+
+def _is_harmless(check: Check) -> bool:
+    return check.id in _HARMLESS or check.finding.partition(":")[0] in _HARMLESS
 
 
 def _look(server: ServerProcess, options: argparse.Namespace) -> tuple[Header, Sample]:
@@ -156,7 +210,7 @@ def _about_target(header: Header, sample: Sample, *, found: bool) -> Iterable[Ch
         finding=f"PID {header.target.pid} {header.target.exe}, {model}, load mode {header.target.load_mode.value}",
     )
     if sample.residency is not None:
-        yield Check(id="page cache", status="ok", finding=f"read by {sample.residency.backend}")
+        yield Check(id="page cache", status="ok", finding=f"readable with {sample.residency.backend}")
 
 
 def _about_readings(sample: Sample) -> Iterable[Check]:

@@ -18,20 +18,21 @@ help: ## this list
 .uv/bin/uv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "moewatch needs Python 3.11 or newer as '$(PYTHON)'; install it, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "setting up (once, less than a minute) ..." >&2
 	@rm -rf .uv; $(PYTHON) -m venv .uv || { rm -rf .uv; \
 	  echo "this Python has no venv: install it (on Debian or Ubuntu: apt install python3-venv), or install uv" >&2; exit 1; }
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 # What runs moewatch, and no more.
 $(VENV)/.run: pyproject.toml uv.lock | $(filter .uv/bin/uv,$(UV))
-	@echo "setting up (once) ..." >&2
+	@echo "installing what moewatch needs ..." >&2
 	@$(SYNC) --no-dev
 	@$(COMPILE)
 	@touch $@
 
 # What tests and checks moewatch, a real llama-server included.
 $(VENV)/.dev: pyproject.toml uv.lock | $(filter .uv/bin/uv,$(UV))
-	@echo "setting up with the test tools (once, about 150 MB) ..." >&2
+	@echo "installing moewatch and its test tools (about 150 MB) ..." >&2
 	@$(SYNC)
 	@$(COMPILE)
 	@touch $@ $(VENV)/.run

@@ -226,7 +226,7 @@ def test_another_users_server_is_watched_as_far_as_it_goes(proc: FakeProc, monke
 
 
 def test_another_users_server_without_a_model_we_can_see(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
-    proc.add(42, ["llama-server", "-m", "/root/hidden.gguf"], uid=54321)
+    proc.add(42, ["llama-server", "-m", "/srv/hidden.gguf"], uid=54321)
     proc.hide(42, monkeypatch)
     server = inspect_pid(proc.root, 42)
     assert server.model_paths == ()

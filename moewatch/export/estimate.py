@@ -4,15 +4,19 @@ import shlex
 from collections.abc import Sequence
 from textwrap import wrap
 
-from moewatch.analysis.prior import DOUBT, WORDS
+from moewatch.analysis.prior import DOUBT, FITS, FITS_RATIO, FLUCTUATES, FLUCTUATES_RATIO
 from moewatch.analysis.speed import DISK_ASSUMED
-from moewatch.domain.estimate import CacheKind, Estimate, Range
+from moewatch.domain.estimate import CacheKind, Estimate, Prior, Range
 from moewatch.units import S, format_duration, format_gib, format_mb, format_percent, format_rate, format_size
 
 SCHEMA = "moewatch-estimate/1"
 WIDTH = 80
-_LABEL = 16  # columns of the left-hand names
+NEEDED_WORDS = "every token needs"  # as on the dashboard
+_LABEL = 18  # columns of the left-hand names
 _TYPES_SHOWN = 6
+TOO_SLOW_TOKENS_PER_S = 0.5  # a word every few seconds at the very best: nobody waits for that
+_NARROWED = "The range is wide because not everything was measured: add --measure (3 s)."
+WIDE_RATIO = 3  # from low to high: measured on one machine it is 2 to 3, assumed for any machine 5 to 15
 _KIND_WORDS = {
     CacheKind.FULL: "whole context",
     CacheKind.WINDOW: "window",
@@ -104,6 +108,8 @@ def estimate_json(estimate: Estimate, model: Sequence[str]) -> dict[str, object]
 def format_estimate(estimate: Estimate, model: Sequence[str]) -> list[str]:
     """The page."""
     return [
+        *wrap(answer(estimate), WIDTH),
+        "",
         *_model_lines(estimate),
         "",
         *_machine_lines(estimate),
@@ -115,6 +121,32 @@ def format_estimate(estimate: Estimate, model: Sequence[str]) -> list[str]:
     ]
 
 
+def answer(estimate: Estimate) -> str:
+    """Will it run here? In one sentence; a second one where the range is wide because nothing was measured."""
+    expectation, machine, placement = estimate.expectation, estimate.machine, estimate.placement
+    rate = expectation.tokens_per_s
+    about = f"about {format_rate(rate.low)} to {format_rate(rate.high)} tokens/s"
+    here = "here" if machine.taken_bytes is not None else "on that machine"
+    if placement.host_anon_bytes > machine.room_bytes:
+        return (
+            f"No: the server alone needs {format_size(placement.host_anon_bytes)}, "
+            f"and {here} it has {format_size(machine.room_bytes)}."
+        )
+    if rate.high < TOO_SLOW_TOKENS_PER_S:
+        found = f"No: it would read from disk for every token, {about}."
+    elif expectation.cached_ratio >= 1:
+        found = f"Yes: all of it fits in memory {here}, {about}."
+    else:
+        found = f"It runs, but reads from disk: {about}."
+    if rate.high > WIDE_RATIO * rate.low and not _is_measured(estimate):
+        found += f" {_NARROWED}" if machine.taken_bytes is not None else ""
+    return found
+
+
+def _is_measured(estimate: Estimate) -> bool:
+    return estimate.machine.memory_bytes_per_s is not None
+
+
 def _named(label: str, text: str) -> list[str]:
     return wrap(
         text, WIDTH, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL, break_on_hyphens=False
@@ -124,7 +156,9 @@ def _named(label: str, text: str) -> list[str]:
 def _model_lines(estimate: Estimate) -> list[str]:
     parts, summary = estimate.parts, estimate.parts.summary
     n_files = len(summary.files)
-    experts = f", {summary.n_expert_used or '?'} of {summary.n_expert} experts a token" if parts.is_moe else ", dense"
+    experts = (
+        f", {summary.n_expert_used or '?'} of {summary.n_expert} experts a token" if parts.is_moe else ", no experts"
+    )
     lines = [
         *wrap(f"{summary.name} {summary.quantisation}", WIDTH),
         f"{summary.architecture}, {summary.n_layer} layers{experts}, {n_files} file{'s' if n_files > 1 else ''}",
@@ -134,7 +168,7 @@ def _model_lines(estimate: Estimate) -> list[str]:
     dense, expert = summary.dense_bytes or 0, summary.expert_bytes or 0
     rows = [
         ("experts", expert, format_size(round(expert * parts.used_ratio)) if parts.is_moe else None),
-        ("dense", dense, format_size(dense)),
+        (NEEDED_WORDS, dense, format_size(dense)),
         ("  routers", parts.router_bytes, None),
         ("  shared experts", parts.shared_bytes, None),
         ("token table", summary.embedding_bytes, "one row" if summary.embedding_bytes else None),
@@ -195,7 +229,7 @@ def _verdict_lines(estimate: Estimate) -> list[str]:
         experts = "" if placement.n_cpu_moe is None else f", {format_size(placement.gpu_expert_bytes)} of experts"
         lines += _named(
             "on the GPU",
-            f"{format_size(placement.gpu_dense_bytes)} of dense weights{experts}; {format_size(placement.gpu_bytes)} in all",
+            f"{format_size(placement.gpu_dense_bytes)} that every token needs{experts}; {format_size(placement.gpu_bytes)} in all",
         )
     host = placement.host_dense_bytes + placement.host_expert_bytes
     if expectation.cached_ratio >= 1:
@@ -214,11 +248,25 @@ def _verdict_lines(estimate: Estimate) -> list[str]:
         f"{expectation.prompt_tokens} after {format_duration(round(first.low * S))} to {format_duration(round(first.high * S))}",
     )
     if prior is not None:
-        of_what = "the experts" if estimate.parts.is_moe else "the weights"
-        lines += _named("rule of thumb", f"memory is {prior.ratio:.2f} x {of_what}: {WORDS[prior.band]}")
-        if estimate.parts.is_moe:
-            lines += _named("  its doubt", DOUBT)
+        lines += _named("rule of thumb", _prior_words(prior, is_moe=estimate.parts.is_moe))
     return lines
+
+
+def _prior_words(prior: Prior, *, is_moe: bool) -> str:
+    share = f"{format_percent(min(1.0, prior.ratio))} %"
+    if not is_moe:
+        return f"without experts, all weights must fit in memory to run well; here there is memory for {share} of them"
+    well, at_all = format_percent(FITS_RATIO), format_percent(FLUCTUATES_RATIO)
+    rule = {
+        FITS: f"with memory for {well} % of the experts or more it runs as from memory",
+        FLUCTUATES: f"with memory for {at_all} to {well} % of the experts its speed goes up and down",
+    }.get(prior.band, f"with memory for less than {at_all} % of the experts it is not worth it")
+    doubt = (
+        ""
+        if prior.ratio >= 1
+        else f" (nobody knows its source: memory for {well} % lost half the speed where all experts were used alike, measured)"
+    )
+    return f"{rule}; here it is {share}{doubt}"
 
 
 def _command_lines(estimate: Estimate, model: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from moewatch.analysis.estimate import best_fit, derive_estimate
 from moewatch.analysis.prior import derive_prior
 from moewatch.domain.estimate import Estimate, LayerBytes, Machine, ModelParts, Range
 from moewatch.domain.sample import ModelFile, ModelSummary
-from moewatch.export.estimate import WIDTH, estimate_json, format_comparison, format_estimate
+from moewatch.export.estimate import WIDTH, answer, estimate_json, format_comparison, format_estimate
 from moewatch.units import GIB, MIB
 
 KEYS = {
@@ -234,6 +234,40 @@ class TestWords:
         lines = format_estimate(estimate, ("-m", "model.gguf"))
         assert max(map(len, lines)) <= WIDTH
         assert all("None" not in line for line in lines)
+
+    @pytest.mark.parametrize(
+        ("room", "changes", "begins"),
+        [
+            (64, {}, "Yes: all of it fits in memory on that machine, about "),
+            (64, {"taken_bytes": 0}, "Yes: all of it fits in memory here, about "),
+            (12, {}, "It runs, but reads from disk: about "),
+            (4, {"disk": 1e7}, "No: it would read from disk for every token, about "),
+            (0.2, {}, "No: the server alone needs "),
+        ],
+    )
+    def test_the_first_line_answers(self, room: float, changes: dict[str, Any], begins: str) -> None:
+        estimate = derive_estimate(moe(), machine(room, **changes))
+        assert answer(estimate).startswith(begins)
+        assert answer(estimate).startswith(format_estimate(estimate, ("-m", "m"))[0])
+
+    def test_a_wide_range_names_measure_where_that_was_not_used(self) -> None:
+        here = derive_estimate(moe(), machine(64, taken_bytes=0))
+        assert "--measure" in answer(here)
+        assert "--measure" not in answer(derive_estimate(moe(), machine(64)))  # a described machine cannot be measured
+        assert "--measure" not in answer(derive_estimate(moe(), machine(64, taken_bytes=0, memory_bytes_per_s=2e10)))
+
+    @pytest.mark.parametrize(
+        ("room", "rule"),
+        [
+            (64, "70 % of the experts or more it runs as from memory; here it is 100 %"),
+            (8, "40 to 70 % of the experts its speed goes up and down; here it is 50 %"),
+            (4, "less than 40 % of the experts it is not worth it; here it is 25 %"),
+        ],
+    )
+    def test_the_rule_of_thumb_is_a_sentence(self, room: float, rule: str) -> None:
+        page = " ".join(" ".join(format_estimate(derive_estimate(moe(), machine(room)), ("-m", "m"))).split())
+        assert rule in page
+        assert "dense" not in page
 
     def test_the_contracts_keys(self) -> None:
         found = estimate_json(derive_estimate(moe(), machine(8)), ("-m", "a b.gguf"))

@@ -253,9 +253,11 @@ class MoewatchApp(App[None]):
         if self._zoom is not None:
             return self._zoom
         columns = grid_columns(self.size.width) if self.size.width >= MEDIUM_COLUMNS else spark_columns(self.size.width)
-        narrow = COLUMN_NS[0]
-        short = frame is None or (history.span_ns < columns * narrow and frame.target.interval_ns <= narrow)
-        return 0 if short else ZOOM_DEFAULT
+        if frame is None:
+            return 0
+        narrow = enumerate(COLUMN_NS[:ZOOM_DEFAULT])
+        fits = (n for n, w in narrow if history.span_ns < columns * w and frame.target.interval_ns <= w)
+        return next(fits, ZOOM_DEFAULT)
 
     def live_keys(self) -> tuple[Key, ...]:
         """The keys that do something now."""
@@ -334,7 +336,7 @@ class MoewatchApp(App[None]):
     def action_help(self) -> None:
         """Show the keys, the signs and where the figures come from."""
         keys = self.live_keys()
-        self.push_screen(Page(lambda width: pages.help_page(keys, width, self._glyphs), self._styles))
+        self.push_screen(Page(lambda width: pages.help_page(keys, width, self._glyphs), self._styles, self._glyphs))
 
     def action_advice(self) -> None:
         """Show all advice."""
@@ -343,7 +345,9 @@ class MoewatchApp(App[None]):
             remarks = footlines.remarks(self._view(session))
         listed = viewmodel.timed_advice(frame, self._zone)
         self.push_screen(
-            Page(lambda width: pages.advice_page(frame, listed, remarks, width, self._glyphs), self._styles)
+            Page(
+                lambda width: pages.advice_page(frame, listed, remarks, width, self._glyphs), self._styles, self._glyphs
+            )
         )
 
     def action_experts(self) -> None:
@@ -356,6 +360,7 @@ class MoewatchApp(App[None]):
             ExpertsScreen(
                 newest, self._feed, self._place, self._styles,
                 glyphs=self._glyphs, has_shades=self._has_shades, zone=self._zone,
+                is_replay=self._session.position is not None,
             )
         )  # fmt: skip
 

@@ -61,7 +61,7 @@ class Look:
     @property
     def is_plain(self) -> bool:
         """Digits in place of half blocks."""
-        return self.glyphs.ramp[-1] == "#"
+        return self.glyphs.is_plain
 
 
 @dataclass(frozen=True, slots=True)

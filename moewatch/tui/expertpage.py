@@ -25,6 +25,7 @@ LIST_COLUMNS = len(LIST_HEADING) + 2
 STRIP_LABEL = 15  # columns before a strip of a file
 LINES_PER_FILE = 16
 _SHORT_MODES = {Mode.MEMORY: "in memory", Mode.AGAIN: "read AGAIN", Mode.CHANGED: "came in"}
+_NOT_ROUTING = "What is in memory; not what the router chose."
 PARTS_SHOWN = 4  # tensors of one expert
 
 
@@ -90,17 +91,22 @@ def embedded(look: Look, width: int) -> list[Row]:
     return [apart(heading, more, width), *rows]
 
 
-def empty_page(frame: Frame | None, width: int, height: int, glyphs: Glyphs = BLOCKS) -> list[Row]:
+def empty_page(
+    frame: Frame | None, width: int, height: int, glyphs: Glyphs = BLOCKS, *, is_replay: bool = False
+) -> list[Row]:
     """There is no map: why."""
     reason = "nothing has been read yet"
+    text = ""
     if frame is not None:
         why = next((gap.detail or gap.reason.value for gap in frame.gaps if gap.field.startswith("residency")), "")
         has_experts = frame.model is None or bool(frame.model.n_expert)
         reason = clean(why) or ("not seen yet" if has_experts else "this model has no routed experts")
+        if is_replay and has_experts and not why:
+            text = " This recording holds no map of experts up to here."
     rows: list[Row] = [
         (Span(" what is in memory", Role.STRONG),),
         (),
-        (Span(fit(glyphs.plain(f" No map of experts: {reason}."), width, glyphs.ellipsis)),),
+        (Span(fit(glyphs.plain(text or f" No map of experts: {reason}."), width, glyphs.ellipsis)),),
         (),
     ]
     rows.append((Span(" Esc", Role.KEY, "close"), Span(" back", Role.DIM, "close")))
@@ -199,7 +205,7 @@ def _shade_legend(look: Look, window: str, width: int) -> list[list[Span]]:
 
 def _statement(look: Look, around: Around, width: int) -> Row:
     """How even the use is, or what this map is not; the answer to a key goes first."""
-    text, role = "Memory, not the router's choice: what is used and not in memory shows as read AGAIN.", Role.DIM
+    text, role = f"{_NOT_ROUTING} What is used and not in memory shows as read AGAIN.", Role.DIM
     if around.frame.skew is not None:
         text, role = around.frame.skew.text, Role.PLAIN
     if look.mode is Mode.CHANGED:
@@ -208,8 +214,8 @@ def _statement(look: Look, around: Around, width: int) -> Row:
             text = f"Since the mark at {clock(around.marked_wall_ns, around.zone)}: {_moved(look)}."
     if around.said:
         text, role = around.said, Role.PLAIN
-    if width_of((Span(text),)) > width - 2 and text.startswith("Memory, not"):
-        text = "Memory, not the router's choice."
+    if width_of((Span(text),)) > width - 2 and text.startswith(_NOT_ROUTING):
+        text = _NOT_ROUTING
     return (Span(" "), Span(fit(look.glyphs.plain(text), width - 2, look.glyphs.ellipsis), role))
 
 
@@ -252,11 +258,14 @@ def _inspected(look: Look, around: Around, width: int) -> str:
     else:
         parts.append(f"not seen read AGAIN in {look.window_s} s")
     left = shown.left_s[cell]
+    at_left = len(parts)
     if left < LEFT_LONG_AGO_S:
-        parts.append(f"left {clock(shown.seen_wall_ns - left * S, around.zone)}")
+        parts.append(f"last left memory {clock(shown.seen_wall_ns - left * S, around.zone)}")
     if around.parts:
         first = around.parts[0]
         parts.append(f"{_short(first.tensor)} at {first.offset / GIB:,.2f} GiB of {clean(first.file)}")
+    if left < LEFT_LONG_AGO_S and len(f" {glyphs.dot} ".join(parts)) > width:
+        parts[at_left] = parts[at_left].removeprefix("last ").replace("left memory", "left")
     text = parts[0]
     for part in parts[1:]:
         if len(text) + 3 + len(part) <= width:
@@ -365,8 +374,10 @@ def _file_rows(look: Look, around: Around, width: int, lines: int) -> list[Row]:
         if number == 1:
             text = f" the files by offset, one sign = {format_size(round(stretch))}, {clean(strip.name)}"
             rows.append((Span(fit(text, width, look.glyphs.ellipsis), Role.DIM),))
+        step = columns * stretch / GIB
+        decimals = next((d for d in (1, 2, 3) if step >= 0.1**d), 4)  # no two lines begin with the same figure
         for start in range(0, len(strip.shares), columns):
-            label = f" {number}  {start * stretch / GIB:>6,.1f} GiB"
+            label = f" {number}  {start * stretch / GIB:>6,.{decimals}f} GiB"
             cells = [_strip_cell(look, share) for share in strip.shares[start : start + columns]]
             rows.append((Span(f"{label:<{STRIP_LABEL}}", Role.DIM), *cells))
     return rows

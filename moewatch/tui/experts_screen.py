@@ -78,6 +78,7 @@ class ExpertsScreen(Screen[None]):
         glyphs: Glyphs,
         has_shades: bool,
         zone: tzinfo | None = None,
+        is_replay: bool = False,
     ) -> None:
         super().__init__()
         self._newest = newest
@@ -87,6 +88,7 @@ class ExpertsScreen(Screen[None]):
         self._glyphs = glyphs
         self._has_shades = has_shades
         self._zone = zone
+        self._is_replay = is_replay
         self._said = ""
         self._strips: tuple[FileStrip, ...] = ()
         self._strips_ns: int | None = None
@@ -112,7 +114,8 @@ class ExpertsScreen(Screen[None]):
             return
         frame = self._newest()
         if frame is None or frame.experts is None:
-            self._lines.show(expertpage.empty_page(frame, width, height, self._glyphs))
+            page = expertpage.empty_page(frame, width, height, self._glyphs, is_replay=self._is_replay)
+            self._lines.show(page)
             return
         look = self._look(frame.experts, frame.mono_ns, height)
         around = expertpage.Around(

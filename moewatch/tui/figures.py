@@ -1,6 +1,7 @@
 """The dashboard's figures over time: which there are, their titles, how they share one time axis."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,6 @@ SPARK_LABEL = 18  # `AGAIN MB/s  1,270 `
 MARKS_SHOWN = 9  # one digit each
 LEAST_TOKENS, LEAST_MB, LEAST_FAULTS = 1.0, 10.0, 100.0  # an idle server's axis; noise stays at its foot
 _PLOTS_WIDE = 5
-_ROOMY_PLOT = 50  # columns from which a legend has two blanks between its entries
 
 
 def plot_width(width: int) -> int:
@@ -52,12 +52,13 @@ def marks_line(view: View, marks: Sequence[tuple[str, Mark]], width: int, *, sho
     between = "   " if short else "    "
     texts: list[tuple[str, str]] = []
     used = 0
+    minutes = Counter(mark.wall_ns // MINUTE for _, mark in marks)
     for number, mark in reversed(marks):
         text = (
             clean(mark.text) if mark.kind is not MarkKind.GREW or not short else clean(mark.text).removesuffix(" GiB")
         )
         if not short or mark.kind is not MarkKind.STATE:
-            text = f"{clock(mark.wall_ns, view.zone, seconds=False)} {text}"
+            text = f"{clock(mark.wall_ns, view.zone, seconds=minutes[mark.wall_ns // MINUTE] > 1)} {text}"
         used += len(number) + 1 + len(text) + len(between)
         if used > room + len(between) and texts:
             break
@@ -147,12 +148,10 @@ class Plots:
             ("first", rates.first_read_bytes_per_s if rates else None),
             ("others", rates.other_read_bytes_per_s if rates else None),
         )
-        legend = [Span("disk MB/s", Role.DIM)]
-        for one, (name, value) in zip(series, values, strict=True):
-            between = " " if width < _ROOMY_PLOT else "  "
-            entry = [Span(f"{between}{one.sign}", one.role), Span(f" {name} {glyphs.plain(format_mb(value)):<5}")]
-            if width_of(legend) + width_of(entry) < width:
-                legend.extend(entry)
+        entries = [
+            (one, name, glyphs.plain(format_mb(value))) for one, (name, value) in zip(series, values, strict=True)
+        ]
+        legend = _disk_legend(entries, width)
         return self._plot(1, view, width, height, legend, series, nice_top(stacked(series), LEAST_MB))
 
     def _stall(self, view: View, width: int, height: int) -> list[Row]:
@@ -210,6 +209,22 @@ class Plots:
 
 
 _INDENT = 6
+
+
+def _disk_legend(entries: Sequence[tuple[Series, str, str]], width: int) -> list[Span]:
+    """Every sign is named at every width; where room is short only what decides has its figure: all stand below."""
+    legend: list[Span] = []
+    for title, between, blank, figures in (
+        ("disk MB/s", "  ", " ", 3), ("disk MB/s", " ", "", 3), ("disk MB/s", " ", "", 1), ("MB/s", " ", "", 1),
+        ("disk MB/s", " ", "", 0),
+    ):  # fmt: skip
+        legend = [Span(title, Role.DIM)]
+        for n, (one, name, value) in enumerate(entries):
+            figure = "" if n >= figures else f" {value:<5}"
+            legend.extend((Span(between + one.sign, one.role), Span(f"{blank}{name}{figure}")))
+        if width_of(legend) < width:
+            break
+    return legend
 
 
 def _beside(left: list[Row], right: list[Row], each: int) -> list[Row]:

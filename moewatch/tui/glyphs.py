@@ -40,9 +40,14 @@ class Glyphs:
     states: Mapping[State, str]
     ended: str
 
+    @property
+    def is_plain(self) -> bool:
+        """No block elements."""
+        return self.ramp[-1] == "#"
+
     def plain(self, text: str) -> str:
         """A sentence in signs this set has."""
-        return text if self.ramp[-1] != "#" else text.translate(_PLAIN)
+        return text.translate(_PLAIN) if self.is_plain else text
 
 
 # fmt: off

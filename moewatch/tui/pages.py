@@ -55,28 +55,86 @@ def advice_page(
 
 def help_page(keys: tuple[Key, ...], width: int, glyphs: Glyphs) -> list[Row]:
     """Keys, what the signs mean, and where the figures come from."""
-    rows: list[Row] = [(Span(" moewatch", Role.STRONG), Span("  is it thrashing, why, and what to do", Role.DIM)), ()]
-    rows.extend((Span(f"   {key.key:<9}", Role.KEY), Span(_KEY_HELP.get(key.action, key.label))) for key in keys)
-    rows.append((Span("   Esc      ", Role.KEY), Span("dismiss a notice; leave a page")))
-    rows.append(())
-    rows.append((Span(" Signs", Role.STRONG),))
-    g = glyphs
-    signs = (
-        (g.again, Role.AGAIN, "read AGAIN: it was in memory, was pushed out, and had to come back"),
-        (g.first, Role.FIRST, "read for the first time: normal after a start and on a new topic"),
-        (g.others, Role.OTHER, "the disk's reads for other programs"),
-        (g.dense, Role.MEMORY_STRONG, "weights that every token needs, in memory"),
-        (g.experts, Role.MEMORY, "experts, or all of the model, in memory"),
-        (g.disk, Role.DIM, "parts of the model that are on disk only"),
-        (g.program, Role.OTHER, "a program that took memory while we watched"),
-        (g.rest, Role.DIM, "the rest: other programs and the kernel"),
+    rows: list[Row] = [(Span(" moewatch", Role.STRONG),)]
+    rows.extend((*_paragraph("Is it thrashing, why, and what to do.", width, glyphs, role=Role.DIM), ()))
+    for key in keys:
+        rows.extend(_entry(Span(key.key, Role.KEY), _KEY_HELP.get(key.action, key.label), width, glyphs))
+    rows.extend(_entry(Span("Esc", Role.KEY), "dismiss a notice; leave a page", width, glyphs))
+    rows.extend(
+        _paragraph(
+            "Where the last row has no room, some of these keys stand there without their words.",
+            width,
+            glyphs,
+            indent=3,
+        )
     )
-    rows.extend((Span("   "), Span(f"{sign:<9}", role), Span(text)) for sign, role, text in signs)
+    for heading, signs in _signs(glyphs):
+        rows.extend(((), (Span(f" {heading}", Role.STRONG),)))
+        for sign, role, text in signs:
+            rows.extend(_entry(Span(sign, role), text, width, glyphs))
     rows.append(())
     rows.append((Span(" Figures", Role.STRONG),))
     for text in _FIGURES_HELP:
         rows.extend(_paragraph(text, width, glyphs, indent=3))
     return rows
+
+
+def _entry(head: Span, text: str, width: int, glyphs: Glyphs) -> list[Row]:
+    """A key or a sign, and beside it what it means, wrapped."""
+    lines = wrap(glyphs.plain(text), max(10, width - _LABEL - 4), _LINES_AT_MOST, glyphs.ellipsis)
+    rest = Span(" " * (3 + _LABEL))
+    blanks = " " * max(1, _LABEL - len(head.text))
+    return [(rest, Span(line)) if n else (Span("   "), head, Span(blanks), Span(line)) for n, line in enumerate(lines)]
+
+
+def _signs(g: Glyphs) -> tuple[tuple[str, tuple[tuple[str, Role, str], ...]], ...]:
+    """What the signs mean, figure by figure: a sign has one meaning in a figure, and may have another one elsewhere."""
+    memory_bar = (
+        (g.server, Role.STRONG, "server: the server's own memory, without the model's files"),
+        (g.model, Role.MEMORY, "model: what of the model's files is in memory"),
+        (g.cache, Role.FIRST, "cache: other files in memory; the kernel gives it up when memory is needed"),
+        (g.program, Role.OTHER, "a program that took memory while we watched"),
+        (g.rest, Role.DIM, "the rest: other programs and the kernel; what is left blank is free"),
+    )
+    model_bar = (
+        (g.dense, Role.MEMORY_STRONG, "weights that every token needs, in memory"),
+        (g.experts, Role.MEMORY, "experts, or all of the model, in memory"),
+        (g.table, Role.MEMORY, "token table: of this a token needs one row only"),
+        (g.gpu, Role.DIM, "parts on the GPU, which need no memory here"),
+        (g.disk, Role.DIM, "parts of the model that are on disk only"),
+    )
+    plots = (
+        (g.again, Role.AGAIN, "read AGAIN: it was in memory, was pushed out, and had to come back"),
+        (g.first, Role.FIRST, "read for the first time: normal after a start and on a new topic"),
+        (g.trickle, Role.FIRST, "first-time reads of less than half a cell"),
+        (g.others, Role.OTHER, "the disk's reads for other programs"),
+        (g.first_answer, Role.STRONG, "at the upper edge: here the first token of an answer came"),
+        ("1 to 9", Role.STRONG, "on the time axis: the marks that are named below the plots"),
+        (g.resident, Role.MEMORY, "in the plot of GiB: what of the model is in memory"),
+        (g.trace, Role.PLAIN, "in the plot of GiB: the server's RSS"),
+        (g.limit, Role.DIM, "in the plot of GiB: the limit"),
+    )
+    if g.is_plain:
+        cells: tuple[tuple[str, Role, str], ...] = (
+            ("0 to 9", Role.MEMORY, "tenths in memory, or how many times its size was read AGAIN"),
+        )
+    else:
+        cells = (
+            ("▀", Role.MEMORY, "the upper of a row's two layers: half or more in memory"),
+            ("▄", Role.MEMORY, "the lower one"),
+            ("█", Role.MEMORY, "both; with many colours a shade tells how much of each"),
+        )
+    experts = (
+        *cells,
+        ("x", Role.AGAIN, "read AGAIN in the last minute"),
+        (g.first_answer, Role.STRONG, "above the map: the column of the expert that the line below is about"),
+    )
+    return (
+        ("Signs of the memory bar", memory_bar),
+        ("Signs of the MODEL bar", model_bar),
+        ("Signs of the plots", plots),
+        ("Signs of the map of experts", experts),
+    )
 
 
 _KEY_HELP = {

@@ -9,7 +9,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from moewatch.tui.rows import Role, Row, Span, pad
+from moewatch.tui.glyphs import BLOCKS, Glyphs
+from moewatch.tui.rows import Role, Row, Span, pad, width_of
 from moewatch.tui.widgets.lines import Lines
 
 ARMED_AFTER_S = 0.5  # keys typed for something else are over by then
@@ -26,11 +27,12 @@ class Page(Screen[None]):
         Binding("pagedown,space", "scroll_page(1)", "page down"),
     ]
 
-    def __init__(self, text: Callable[[int], list[Row]], styles: Sequence[Style]) -> None:
+    def __init__(self, text: Callable[[int], list[Row]], styles: Sequence[Style], glyphs: Glyphs = BLOCKS) -> None:
         super().__init__()
         self._text = text
         self._lines = Lines(styles)
         self._top = 0
+        self._scroll_keys = (glyphs.plain("   ↑↓ PgUp PgDn scroll"), glyphs.plain("   ↑↓ scroll"))
 
     def compose(self) -> ComposeResult:
         """The one widget."""
@@ -50,7 +52,9 @@ class Page(Screen[None]):
         shown = rows[self._top : self._top + room]
         shown.extend([()] * (room - len(shown)))
         more = f"   {self._top + 1}-{min(len(rows), self._top + room)} of {len(rows)}" if len(rows) > room else ""
-        foot = (Span(" Esc", Role.KEY, "close"), Span(" back", Role.DIM, "close"), Span(more, Role.DIM))
+        back = (Span(" Esc", Role.KEY, "close"), Span(" back", Role.DIM, "close"), Span(more, Role.DIM))
+        keys = (keys for keys in self._scroll_keys if more and width_of(back) + len(keys) <= width)
+        foot = (*back, Span(next(keys, ""), Role.DIM))
         self._lines.show([pad(row, width) for row in (*shown, foot)[:height]])
 
     def on_lines_pressed(self, message: Lines.Pressed) -> None:

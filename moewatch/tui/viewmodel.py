@@ -10,7 +10,7 @@ from moewatch.domain.frame import Advice, Frame, State
 from moewatch.domain.labels import is_ready, state_word
 from moewatch.domain.sample import Header, LoadMode, ModelSummary
 from moewatch.tui.glyphs import BLOCKS, Glyphs
-from moewatch.tui.history import History
+from moewatch.tui.history import ZOOM_DEFAULT, History
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, width_of, wrap
 from moewatch.units import S, format_gib, format_rate
 
@@ -41,7 +41,7 @@ class View:
     position: Position | None = None
     paused_at_ns: int | None = None  # wall time of the Frame that stays on screen
     newest_wall_ns: int = 0
-    zoom: int = 1
+    zoom: int = ZOOM_DEFAULT
     glyphs: Glyphs = BLOCKS
     has_plots: bool = True  # False: what draws them is not loaded yet
     has_shades: bool = False  # the terminal has colours enough for a shade of its own for every half cell
@@ -114,7 +114,7 @@ def _paused(view: View, width: int) -> str:
         said: tuple[str, ...] = (f" at {at} of the recording. p or space resumes", f" {at}. p resumes")
     else:
         said = (
-            f" at {at}: what you see is {age} old. Recording goes on. p resumes",
+            f" at {at}: what you see is {age} old. Watching goes on. p resumes",
             f" {at}, {age} old. p resumes",
             f" {age} old",
         )
@@ -234,7 +234,7 @@ def banner(view: View, width: int) -> list[Row]:
         text = view.glyphs.plain(advice_text(advice, room - 2 - len(more)))
         text = fit(f"{view.glyphs.pointer} {text}", room - len(more), view.glyphs.ellipsis)
         rows.append((edge, Span(text), Span(more, Role.DIM, "advice")))
-    rows.extend([(edge,)] * (3 - len(rows)))
+    rows.extend([()] * (3 - len(rows)))  # an edge beside nothing would look like something missing
     return rows
 
 

@@ -60,7 +60,7 @@ class ScriptedFeed:
 
 def make(**options: Any) -> tuple[MoewatchApp, ScriptedFeed]:
     feed = ScriptedFeed()
-    return MoewatchApp(feed, zone=UTC, ascii=False, **options), feed
+    return MoewatchApp(feed, zone=UTC, **{"ascii": False, **options}), feed
 
 
 def later(frame: Frame, seconds: int) -> Frame:
@@ -159,6 +159,16 @@ async def test_help_lists_exactly_the_keys_that_work() -> None:
         assert app._on_dashboard
 
 
+async def test_a_long_page_says_how_to_scroll() -> None:
+    for plain, scroll in ((False, "↑↓ PgUp PgDn scroll"), (True, "^v PgUp PgDn scroll")):
+        app, feed = make(ascii=plain)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await tell(pilot, feed, STARTED, FRAME)
+            await pilot.press("question_mark")
+            assert isinstance(app.screen, Page)
+            assert app.screen._lines.row_texts[-1].rstrip().endswith(scroll)
+
+
 async def test_advice_shows_command_gain_and_restart() -> None:
     app, feed = make()
     async with app.run_test(size=(80, 40)) as pilot:
@@ -182,7 +192,7 @@ async def test_a_page_longer_than_the_screen_scrolls_and_ends() -> None:
         first = page._lines.text
         await pilot.press("down", "down")
         assert page._lines.text != first
-        for _ in range(20):
+        for _ in range(40):
             await pilot.press("pagedown")
         assert "axis" in page._lines.text or "known" in page._lines.text
 
@@ -284,7 +294,7 @@ async def test_zoom_changes_the_column_and_stops_at_its_ends() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await tell(pilot, feed, STARTED, FRAME)
         assert "one column = 2 s" in app.screen_text
-        await pilot.press("plus", "plus")
+        await pilot.press("plus", "plus", "plus")
         assert "one column = 1 min" in app.screen_text
         await pilot.press("minus", "minus", "minus", "minus")
         assert "one column = 2 s" in app.screen_text
@@ -296,6 +306,8 @@ async def test_columns_are_narrow_only_while_they_show_all_there_is() -> None:
         await tell(pilot, feed, STARTED, FRAME)
         assert "one column = 2 s" in app.screen_text
         await tell(pilot, feed, FrameReady(frame=later(design_frame(), 100)))
+        assert "one column = 5 s" in app.screen_text
+        await tell(pilot, feed, FrameReady(frame=later(design_frame(), 200)))
         assert "one column = 10 s" in app.screen_text
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moewatch.domain.events import Event, FrameReady
+from moewatch.domain.events import Event, FrameReady, Position
 from moewatch.domain.experts import ExpertSlice, FileStrip
 from moewatch.domain.frame import Evenness, ExpertMap, Frame, Skew
 from moewatch.tui.expertmap import Look, Mode, Picture, lay_out, layer_share, map_columns, map_rows
-from moewatch.tui.expertpage import Around, empty_page, page, rooms
+from moewatch.tui.expertpage import Around, empty_page, file_cells, page, rooms
 from moewatch.tui.experts_screen import ExpertsScreen
 from moewatch.tui.glyphs import ASCII, BLOCKS
 from moewatch.tui.layout import Layout
@@ -149,13 +149,32 @@ def test_more_never_has_a_lower_shade_and_all_differs_from_nothing() -> None:
     assert [again(times) for times in (0, 0.1, 0.5, 1.0, 2.0)] == [0, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("size", [1 << 28, 1 << 30, 59 << 30])
+def test_no_two_lines_of_a_file_begin_at_the_same_figure(size: int) -> None:
+    shown = expert_map(4, 8)
+    look = Look(map=shown, layer=1, expert=1)
+    count = file_cells(look, 120, 50, 1)
+    strip = FileStrip(name="a.gguf", size_bytes=size, shares=bytes(count))
+    rows = [text_of(row) for row in page(look, Around(frame=design_frame(experts=shown), strips=(strip,)), 120, 50)]
+    offsets = [found[1] for row in rows if (found := re.match(r" 1 +([\d.,]+) GiB ", row))]
+    assert len(offsets) > 3
+    assert len(set(offsets)) == len(offsets)
+
+
+def test_when_an_expert_left_is_said_in_full_where_there_is_room() -> None:
+    shown = expert_map(4, 8, left_s=bytes([15]) * 32)
+    lines = {width: screen(shown, width, 24, layer=0, expert=0)[22] for width in (80, 120)}
+    assert re.search(r"· last left memory \d\d:\d\d:\d\d", lines[120])
+    assert re.search(r"· left \d\d:\d\d:\d\d", lines[80])
+
+
 # --- the page ----------------------------------------------------------------------------------------------------
 
 DESIGN_80 = {
     0: " 36 layers x 128 experts, 12.6 MiB each · half a cell = 2 experts   seen 4 s ago",
     1: "layer  0       16      32   ▾  48      64      80      96      112      % in RAM",
     20: " ▀ upper layer ▄ lower █ both: half or more in memory  x read AGAIN <60 s",
-    21: " Memory, not the router's choice.",
+    21: " What is in memory; not what the router chose.",
     22: " L17 e042 ▸ 61 % of 12.6 MiB · again at least 74 MB in 60 s, 5.6 × its size",  # noqa: RUF001 - the design's sign
     23: " ←↑↓→  1 in memory  2 read again  3 changed  m mark  +/- zoom  Esc back",
 }
@@ -347,6 +366,15 @@ async def test_only_changed_rows_are_sent() -> None:
         assert app.screen._lines.rows_sent - sent == 1
         await tell(pilot, feed, with_map(expert_map(resident=bytes(resident)), 1))
         assert app.screen._lines.rows_sent - sent == 2  # how long ago it was seen
+
+
+async def test_a_recording_without_a_map_says_so() -> None:
+    app, feed = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        position = Position(name="a.jsonl", elapsed_ns=S, total_ns=9 * S, speed=1.0)
+        await tell(pilot, feed, STARTED, position, with_map(None))
+        await pilot.press("e")
+        assert "This recording holds no map of experts up to here." in app.screen._lines.text  # type: ignore[attr-defined]
 
 
 async def test_no_map_says_why() -> None:

@@ -28,27 +28,27 @@ def test_a_column_of_ten_seconds_is_the_rate_over_its_ten_seconds() -> None:
     history = History()
     for second in range(20, 40):
         history.add(at(second, tokens_per_s=float(second)))
-    assert history.columns(Figure.TOKENS, 1, 2) == [29.0, 39.0]
+    assert history.columns(Figure.TOKENS, 2, 2) == [29.0, 39.0]
 
 
 def test_a_column_of_a_minute_is_the_mean() -> None:
     history = History()
     for second in range(60):
         history.add(at(second, tokens_per_s=float(second)))
-    assert history.columns(Figure.TOKENS, 2, 1)[0] == pytest.approx(29.5)
+    assert history.columns(Figure.TOKENS, 3, 1)[0] == pytest.approx(29.5)
 
 
 def test_unknown_stays_unknown() -> None:
     history = History()
     fill(history, range(10), tokens_per_s=None)
-    assert math.isnan(history.columns(Figure.TOKENS, 1, 1)[0])
+    assert math.isnan(history.columns(Figure.TOKENS, 2, 1)[0])
 
 
 def test_late_samples_leave_no_hole_but_a_stop_does() -> None:
     history = History()
     for second in (0, 1, 2, 26, 27, 90):
         history.add(at(second, tokens_per_s=5.0))
-    columns = history.columns(Figure.TOKENS, 1, 10)
+    columns = history.columns(Figure.TOKENS, 2, 10)
     assert columns[:3] == [5.0, 5.0, 5.0]
     assert all(math.isnan(v) for v in columns[3:9])
     assert columns[9] == 5.0
@@ -60,10 +60,10 @@ def test_a_restart_breaks_the_line() -> None:
     frame = at(20, tokens_per_s=5.0)
     target = msgspec.structs.replace(frame.target, id="48990:7", pid=48990)
     history.add(msgspec.structs.replace(frame, target=target))
-    columns = history.columns(Figure.TOKENS, 1, 4)
+    columns = history.columns(Figure.TOKENS, 2, 4)
     assert [math.isnan(v) for v in columns] == [False, False, True, False]
-    assert [m.kind for _, m in history.marks(1, 4)] == [MarkKind.BREAK]
-    assert history.marks(1, 4)[0][0] == 3
+    assert [m.kind for _, m in history.marks(2, 4)] == [MarkKind.BREAK]
+    assert history.marks(2, 4)[0][0] == 3
 
 
 def test_a_sleep_breaks_the_line_and_is_said() -> None:
@@ -71,14 +71,14 @@ def test_a_sleep_breaks_the_line_and_is_said() -> None:
     fill(history, range(20), tokens_per_s=5.0)
     said = history.add(at(20, slept_s=6130, tokens_per_s=5.0))
     assert said == "The machine slept 1:42:10. Rates start again now."
-    assert math.isnan(history.columns(Figure.TOKENS, 1, 2)[0])
+    assert math.isnan(history.columns(Figure.TOKENS, 2, 2)[0])
 
 
 def test_going_back_in_a_recording_starts_afresh() -> None:
     history = History()
     fill(history, range(100, 200), tokens_per_s=5.0)
     history.add(at(50, tokens_per_s=3.0))
-    known = [v for v in history.columns(Figure.TOKENS, 1, 40) if not math.isnan(v)]
+    known = [v for v in history.columns(Figure.TOKENS, 2, 40) if not math.isnan(v)]
     assert known == [3.0]
     assert history.span_ns == 0
 
@@ -99,7 +99,7 @@ def test_marks_are_where_they_happened() -> None:
     history = History()
     for frame in run(600, squeeze_at=300):
         history.add(frame)
-    marks = history.marks(1, 100)
+    marks = history.marks(2, 100)
     kinds = [mark.kind for _, mark in marks]
     assert MarkKind.GREW in kinds
     grew = next(at_ for at_, mark in marks if mark.kind is MarkKind.GREW)

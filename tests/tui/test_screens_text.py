@@ -11,11 +11,11 @@ import pytest
 from moewatch.domain.events import Ended, Position, Waiting
 from moewatch.domain.frame import Frame, Method, State
 from moewatch.domain.sample import Gap, GapReason, LoadMode
-from moewatch.tui import viewmodel
+from moewatch.tui import pages, viewmodel
 from moewatch.tui.bars import Bar, Part, legend, memory_bar, model_bar
 from moewatch.tui.footlines import METHODS
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
-from moewatch.tui.history import History
+from moewatch.tui.history import History, MarkKind
 from moewatch.tui.layout import Key, Layout
 from moewatch.tui.rows import Role, text_of, width_of
 from moewatch.tui.viewmodel import View
@@ -149,6 +149,59 @@ def test_figures_of_one_screen_agree() -> None:
     assert f"AGAIN {again:,}" in rows[10]
 
 
+@pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 24), (110, 24), (120, 40), (200, 60)])
+def test_every_sign_of_the_disks_plot_is_named(width: int, height: int, glyphs: Glyphs) -> None:
+    for rate in (0, 8 * MB, 143 * MB, 12_345 * MB):
+        rates = dict.fromkeys(("reread_bytes_per_s", "first_read_bytes_per_s", "other_read_bytes_per_s"), rate)
+        row = screen(view_of(with_parts(design_frame(), rates=rates), glyphs), width, height)[10]
+        for sign, name in ((glyphs.again, "AGAIN"), (glyphs.first, "first"), (glyphs.others, "others")):
+            assert re.search(f"{re.escape(sign)} ?{name}", row), row
+        assert "MB/s" in row
+
+
+def test_marks_of_one_minute_are_told_apart_by_seconds() -> None:
+    view = view_of(design_frame())
+    view.history.mark("mine", MarkKind.USER)
+    assert "12:31 mine" in screen(view, 120, 40)[32]
+    history = History()
+    for second in range(0, 120, 10):
+        frame = design_frame()
+        history.add(
+            msgspec.structs.replace(frame, mono_ns=frame.mono_ns + second * S, wall_ns=frame.wall_ns + second * S)
+        )
+        if second in {10, 40, 80}:
+            history.mark(f"at {second}")
+    row = next(row for row in screen(dataclasses.replace(view, history=history), 120, 40) if "one column" in row)
+    assert "12:31:17 at 10" in row
+    assert "12:31:47 at 40" in row
+    assert "12:32 at 80" in row
+
+
+def test_no_edge_stands_beside_nothing() -> None:
+    rows = screen(view_of(with_parts(design_frame(), verdict={"advice": ()})), 80, 24)
+    assert rows[2].startswith(" ▌Every token")
+    assert not rows[3].strip()
+
+
+@pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_help_is_whole_and_names_every_sign(width: int, glyphs: Glyphs) -> None:
+    keys = (Key("w", "Warm cache", "warm"), Key("e", "experts", "experts"))
+    rows = pages.help_page(keys, width, glyphs)
+    assert max(width_of(row) for row in rows) <= width
+    words = " ".join(" ".join(text_of(row) for row in rows).split())
+    assert "asked for: shows a plan first" in words
+    for sign, text in (
+        (glyphs.gpu, "parts on the GPU"), (glyphs.first_answer, "at the upper edge"), (glyphs.cache, "cache: other files"),
+        (glyphs.trace, "in the plot of GiB: the server's RSS"), (glyphs.table, "token table"),
+        ("0 to 9" if glyphs is ASCII else "▀", "tenths" if glyphs is ASCII else "the upper of a row's"),
+    ):  # fmt: skip
+        assert f" {sign} {text}" in words
+    if glyphs is ASCII:
+        assert words.isascii()
+
+
 @pytest.mark.parametrize("method", list(Method))
 def test_how_it_was_counted_stands_beside_and_nothing_is_cut(method: Method) -> None:
     rates = {"method": method, "other_read_bytes_per_s": 9876 * MB, "first_read_bytes_per_s": 1234 * MB}
@@ -237,7 +290,7 @@ def test_the_end_of_the_server_replaces_the_verdict() -> None:
 
 def test_pause_is_loud_and_tells_its_age() -> None:
     view = view_of(design_frame(), paused_at_ns=wall("12:31:07"), newest_wall_ns=wall("12:34:19"))
-    expected = "▮▮ PAUSED at 12:31:07: what you see is 3:12 old. Recording goes on. p resumes"
+    expected = "▮▮ PAUSED at 12:31:07: what you see is 3:12 old. Watching goes on. p resumes"
     assert screen(view, 80, 24)[0].rstrip() == expected
 
 

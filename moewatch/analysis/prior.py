@@ -4,11 +4,6 @@ from moewatch.domain.estimate import ModelParts, Prior
 
 FITS_RATIO, FLUCTUATES_RATIO = 0.7, 0.4
 FITS, FLUCTUATES, POOR = "fits", "fluctuates", "poor"
-WORDS = {
-    FITS: "as good as in memory, says the rule of thumb",
-    FLUCTUATES: "speed goes up and down, says the rule of thumb",
-    POOR: "not worth it, says the rule of thumb",
-}
 DOUBT = (
     "The rule (70 % and more, 40 to 70 %, below) has no published source and knows neither disk nor router: memory for "
     "70 % of the experts lost half the speed where all were used alike (measured)."

@@ -16,7 +16,7 @@ _LABEL = 18  # columns of the left-hand names
 _TYPES_SHOWN = 6
 TOO_SLOW_TOKENS_PER_S = 0.5  # a word every few seconds at the very best: nobody waits for that
 _NARROWED = "The range is wide because not everything was measured: add --measure (3 s)."
-WIDE_RATIO = 3  # from low to high: measured on one machine it is 2 to 3, assumed for any machine 5 to 15
+WIDE_RATIO = 3  # from low to high: the bar of a measured estimate; without a measurement 3 to 7 were seen
 _KIND_WORDS = {
     CacheKind.FULL: "whole context",
     CacheKind.WINDOW: "window",

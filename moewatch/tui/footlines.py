@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from moewatch.domain.frame import Method
+from moewatch.domain.labels import GAP_WORDS
 from moewatch.domain.sample import Gap
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit
 from moewatch.tui.viewmodel import View
@@ -18,20 +19,6 @@ METHODS = {
     Method.NONE: "not counted",
 }
 LOSSES = {"rate": "against its best", "wait": "waiting for reads", "stall": "stalled for memory"}
-_GAP_NAMES = {
-    "process.blkio_delay_ns_total": "wait per thread",
-    "process.read_bytes_total": "bytes read by the server",
-    "process.majflt_total": "faults",
-    "process": "the server's counters",
-    "pressure": "memory stall",
-    "cgroup": "memory limit",
-    "residency": "shares in memory",
-    "server": "tokens/s",
-    "vm": "the kernel's counters",
-    "devices": "the disk's counters",
-    "memory": "the machine's memory",
-    "others": "other programs",
-}
 
 
 def remarks(view: View) -> list[str]:
@@ -96,7 +83,7 @@ def lost(view: View) -> list[Span]:
 def gap_name(gap: Gap) -> str:
     """The missing reading in a person's words."""
     group = gap.field.partition(".")[0]
-    known = _GAP_NAMES.get(gap.field) or (_GAP_NAMES.get(group) if gap.field == group else None)
+    known = GAP_WORDS.get(gap.field) or (GAP_WORDS.get(group) if gap.field == group else None)
     return known or clean(gap.field.rpartition(".")[2].removesuffix("_total").replace("_", " "))
 
 

@@ -17,7 +17,7 @@ from tests.support.judge import Span, assert_mostly, assert_never_thrashing, ass
 from tests.support.llama import LlamaServer, memory_for
 from tests.support.memory_limit import NO_LIMIT, MemoryLimit
 from tests.support.model_disk import ModelDisk, evict
-from tests.support.moe_model import DENSE, LARGE, SMALL, MoeShape, write_model
+from tests.support.moe_model import DENSE, LARGE, SMALL, MoeShape, make_room, write_model
 from tests.support.watch import Watching, between, wait_mapped
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
@@ -29,6 +29,7 @@ TOPICAL = replace(
     LARGE, topic_gain=6.0
 )  # a quarter of the experts takes nearly all of a topic: 0.4 GB once, then quiet
 CALM = (State.STEADY, State.WARMING, State.RECOVERING)
+OTHER_BYTES = 300 << 20
 SLOW_BYTES_PER_S = 120_000_000
 SPLIT = ("-ngl", "99", "-ot", r".ffn_.*_exps.=CPU")  # the commonest way to share a model between GPU and CPU
 SOFTWARE_DEVICE = {"GGML_VK_VISIBLE_DEVICES": "0"}
@@ -182,9 +183,10 @@ def test_a_long_prompt_under_tight_memory_thrashes_before_any_token(models: Path
 
 def test_another_reader_of_the_disk_is_not_the_server_s_fault(models: Path, tmp_path: Path) -> None:
     other = models / "other.bin"
+    make_room(models, OTHER_BYTES + (16 << 20))
+    other.write_bytes(b"\1" * OTHER_BYTES)
+    evict(other)
     with staged(models, tmp_path, LARGE) as stage, stage.work("another reads") as driver:
-        other.write_bytes(b"\1" * (300 << 20))
-        evict(other)
         reader = subprocess.Popen([sys.executable, "-c", READER, str(other)])
         try:
             driver.hold(25)

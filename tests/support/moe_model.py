@@ -86,7 +86,7 @@ def write_model(directory: Path, shape: MoeShape) -> tuple[Path, ...]:
     """
     pattern = f"{shape.name}-*-of-*.gguf" if shape.split_bytes else f"{shape.name}.gguf"
     if not (found := sorted(directory.glob(pattern))):
-        _make_room(directory, shape)
+        make_room(directory, _size_bytes(shape))
         try:
             _write(directory / f"{shape.name}.gguf", shape)
         except BaseException:
@@ -97,13 +97,16 @@ def write_model(directory: Path, shape: MoeShape) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _make_room(directory: Path, shape: MoeShape) -> None:
-    """Delete the oldest models until this one fits; tests do not need two at a time."""
-    needed_bytes = sum(int(np.prod(tensor.shape)) * tensor.dtype.itemsize for tensor in _tensors(shape)) + (64 << 20)
+def make_room(directory: Path, needed_bytes: int) -> None:
+    """Delete the oldest models until so much more fits; tests do not need two at a time."""
     for old in sorted(directory.glob("*.gguf"), key=lambda path: path.stat().st_mtime):
         if shutil.disk_usage(directory).free >= needed_bytes:
             return
         old.unlink()
+
+
+def _size_bytes(shape: MoeShape) -> int:
+    return sum(int(np.prod(tensor.shape)) * tensor.dtype.itemsize for tensor in _tensors(shape)) + (64 << 20)
 
 
 def _write(path: Path, shape: MoeShape) -> None:

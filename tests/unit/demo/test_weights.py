@@ -44,6 +44,10 @@ def cache(model_path: Path) -> Iterator[Cache]:
     opened.close()
 
 
+# Folios that a CPU holds back in a batch before they are on the LRU (PAGEVEC_SIZE, mm/swap.c) cannot be paged out yet.
+HELD_BACK = 31 * (os.cpu_count() or 1)
+
+
 def pages_of(layout: ModelLayout, layer: int, expert: int) -> set[int]:
     pages: set[int] = set()
     for tensor in layout.of_class(WeightClass.EXPERT):
@@ -88,13 +92,13 @@ def test_a_budget_pages_out_what_was_used_least_recently_and_keeps_its_shadow(
     weights.touch_expert(2, 3)
     resident = cache.resident()
     gone, kept = pages_of(layout, 0, 1), pages_of(layout, 1, 2) | pages_of(layout, 2, 3)
-    assert len(resident & gone) < 0.02 * len(gone)
+    assert len(resident & gone) <= HELD_BACK
     assert len(resident & kept) > 0.98 * len(kept)
-    assert cache.evicted_bytes() > 0.95 * len(gone) * PAGE_BYTES
+    assert cache.evicted_bytes() >= (len(gone) - HELD_BACK) * PAGE_BYTES
     # It comes back: the shadows are used up, another expert takes its place outside.
     weights.touch_expert(0, 1)
     assert len(cache.resident() & gone) > 0.98 * len(gone)
-    assert len(cache.resident() & pages_of(layout, 1, 2)) < 0.02 * len(gone)
+    assert len(cache.resident() & pages_of(layout, 1, 2)) <= HELD_BACK
     # Without a budget nothing leaves.
     weights.limit_experts(None)
     weights.touch_expert(3, 3)

@@ -18,7 +18,7 @@ from tests.support.llama import LlamaServer, memory_for
 from tests.support.memory_limit import NO_LIMIT, MemoryLimit
 from tests.support.model_disk import ModelDisk, evict
 from tests.support.moe_model import DENSE, LARGE, SMALL, MoeShape, make_room, write_model
-from tests.support.watch import Watching, between, timeline, wait_mapped
+from tests.support.watch import Watching, between, wait_mapped
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 CPU_ONLY = ("--device", "none", "-ngl", "0")
@@ -33,6 +33,7 @@ OTHER_BYTES = 300 << 20
 SLOW_BYTES_PER_S = 120_000_000
 SPLIT = ("-ngl", "99", "-ot", r".ffn_.*_exps.=CPU")  # the commonest way to share a model between GPU and CPU
 SOFTWARE_DEVICE = {"GGML_VK_VISIBLE_DEVICES": "0"}
+GPU_SHARE = 0.15  # a software GPU computes for so long that with more memory the reads cost less than 5 % of the time
 OFFLOADED = replace(SMALL, topic_gain=0.0)
 READER = """
 import os, sys
@@ -265,13 +266,11 @@ def test_the_load_of_a_file_above_memory_is_a_load(model_disk: ModelDisk, models
     assert_never_thrashing(frames)
 
 
-def test_experts_on_the_cpu_and_the_rest_on_a_gpu_thrash_as_well(
-    model_disk: ModelDisk, models: Path, tmp_path: Path
-) -> None:
+def test_experts_on_the_cpu_and_the_rest_on_a_gpu_thrash_as_well(models: Path, tmp_path: Path) -> None:
     files = write_model(models, OFFLOADED)
     evict(*files)
     with (
-        MemoryLimit("gpu", slow_disk=model_disk.device, read_bytes_per_s=SLOW_BYTES_PER_S // 4) as limit,
+        MemoryLimit("gpu") as limit,
         LlamaServer(
             files[0], log=tmp_path / "server.log", limit=limit, arguments=SPLIT, environment=SOFTWARE_DEVICE
         ) as server,
@@ -279,7 +278,7 @@ def test_experts_on_the_cpu_and_the_rest_on_a_gpu_thrash_as_well(
         server.wait_ready()
         with Driver(server.port) as driver:
             driver.hold(15)  # the device and its compiler take their memory with the first tokens
-        limit.set(anonymous_bytes(limit) + int(0.4 * OFFLOADED.expert_bytes))
+        limit.set(anonymous_bytes(limit) + int(GPU_SHARE * OFFLOADED.expert_bytes))
         with (
             Watching(server.pid, interval_s=INTERVAL_S, log=tmp_path / "moewatch.log") as watching,
             span("on the GPU") as work,
@@ -287,8 +286,5 @@ def test_experts_on_the_cpu_and_the_rest_on_a_gpu_thrash_as_well(
         ):
             driver.hold(60)
     frames = watching.frames()
-    # A disk throttled by a cgroup is idle while the server waits for it: called late at times (docs/explanation/verdict.md),
-    # so that it is called at all is what holds here.
-    during = between(frames, work.start_ns, work.end_ns)
-    assert any(frame.verdict.state is State.THRASHING for frame in during), timeline(frames, work.start_ns)
+    assert_thrashing(frames, work)
     assert frames[-1].residency.not_needed_bytes

@@ -192,7 +192,7 @@ class LiveFeed:
 
     def _find(self) -> "list[ServerProcess]":
         from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
-        from moewatch.server.discovery import find_servers  # noqa: PLC0415
+        from moewatch.server.discovery import find_servers  # noqa: PLC0415 - nothing eager
 
         # A restarted server has another pid: after an end, one that came later or has the same model is followed,
         # not another that ran beside it all the time. Tab chooses among all.

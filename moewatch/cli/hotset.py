@@ -91,8 +91,8 @@ def _save(options: argparse.Namespace, warmup: "Warmup", clock: Clock) -> int:
 
 def _from_memory(options: argparse.Namespace, warmup: "Warmup", clock: Clock) -> "Hotset":
     from moewatch.cache.heat import HeatWatch  # noqa: PLC0415 - nothing eager
-    from moewatch.cache.hotset import Seen, make_hotset  # noqa: PLC0415
-    from moewatch.cache.hotset_file import identify  # noqa: PLC0415
+    from moewatch.cache.hotset import Seen, make_hotset  # noqa: PLC0415 - nothing eager
+    from moewatch.cache.hotset_file import identify  # noqa: PLC0415 - nothing eager
 
     heat = HeatWatch(warmup.cache.resident())
     seen = Seen()
@@ -142,10 +142,10 @@ def _watch(heat: "HeatWatch", options: argparse.Namespace, warmup: "Warmup", clo
 
 def _from_imatrix(options: argparse.Namespace, warmup: "Warmup", clock: Clock) -> "Hotset":
     from moewatch.cache.hotset import make_hotset  # noqa: PLC0415 - nothing eager
-    from moewatch.cache.hotset_file import identify  # noqa: PLC0415
-    from moewatch.cache.imatrix import heat_tiers, read_imatrix  # noqa: PLC0415
-    from moewatch.domain.layout import WeightClass  # noqa: PLC0415
-    from moewatch.domain.warm import What  # noqa: PLC0415
+    from moewatch.cache.hotset_file import identify  # noqa: PLC0415 - nothing eager
+    from moewatch.cache.imatrix import heat_tiers, read_imatrix  # noqa: PLC0415 - nothing eager
+    from moewatch.domain.layout import WeightClass  # noqa: PLC0415 - nothing eager
+    from moewatch.domain.warm import What  # noqa: PLC0415 - nothing eager
 
     heat = read_imatrix(Path(options.imatrix), warmup.layout)
     budget = options.budget
@@ -164,8 +164,8 @@ def _from_imatrix(options: argparse.Namespace, warmup: "Warmup", clock: Clock) -
 
 def _restore(options: argparse.Namespace, model: Path | None, clock: Clock) -> int:
     from moewatch.cache.hotset_file import check_model, identify, read_hotset  # noqa: PLC0415 - nothing eager
-    from moewatch.cache.warmup import Warmup  # noqa: PLC0415
-    from moewatch.cli.restore import restore  # noqa: PLC0415
+    from moewatch.cache.warmup import Warmup  # noqa: PLC0415 - nothing eager
+    from moewatch.cli.restore import restore  # noqa: PLC0415 - nothing eager
 
     # a file that is of no use is said before a server is looked for
     named = Path(options.file) if options.file is not None else None
@@ -192,7 +192,7 @@ def _newest(warmup: "Warmup") -> Path:
 
 def _show(options: argparse.Namespace, warmup: "Warmup | None") -> int:
     from moewatch.cache.hotset_file import check_model, identify, read_hotset  # noqa: PLC0415 - nothing eager
-    from moewatch.cache.runs import intersect, total  # noqa: PLC0415
+    from moewatch.cache.runs import intersect, total  # noqa: PLC0415 - nothing eager
 
     path = Path(options.file) if options.file is not None or warmup is None else _newest(warmup)
     hotset = read_hotset(path)

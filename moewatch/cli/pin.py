@@ -78,7 +78,7 @@ class Pin:
 
     def __init__(self, warmup: "Warmup", pid: int, latest: Latest, options: argparse.Namespace, clock: Clock) -> None:
         from moewatch.cache.holding import StallMeter, charged_group  # noqa: PLC0415 - nothing eager
-        from moewatch.linux.root import KernelRoot  # noqa: PLC0415
+        from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
 
         self._warmup = warmup
         self._latest = latest
@@ -119,8 +119,8 @@ class Pin:
 
     def _hotset(self) -> "Hotset | None":
         from moewatch.cache.hotset_file import check_model, identify, read_hotset  # noqa: PLC0415 - nothing eager
-        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415
-        from moewatch.cache.pin import Part  # noqa: PLC0415
+        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.pin import Part  # noqa: PLC0415 - nothing eager
 
         if Part.HOT not in self._options.what or not self._warmup.layout.summary.n_expert:
             return None
@@ -148,11 +148,11 @@ class Pin:
     def _facts(self, frame: Frame) -> "Facts":
         from msgspec.structs import replace  # noqa: PLC0415 - nothing eager
 
-        from moewatch.cache.pin import Facts, tiers_that_fit  # noqa: PLC0415
-        from moewatch.cache.plan import class_runs  # noqa: PLC0415
-        from moewatch.cache.runs import intersect, total  # noqa: PLC0415
-        from moewatch.domain.layout import WeightClass  # noqa: PLC0415
-        from moewatch.domain.warm import What  # noqa: PLC0415
+        from moewatch.cache.pin import Facts, tiers_that_fit  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.plan import class_runs  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.runs import intersect, total  # noqa: PLC0415 - nothing eager
+        from moewatch.domain.layout import WeightClass  # noqa: PLC0415 - nothing eager
+        from moewatch.domain.warm import What  # noqa: PLC0415 - nothing eager
 
         warmup = self._warmup
         classes = class_runs(warmup.layout, warmup.not_needed, warmup.cache.page_bytes)
@@ -216,9 +216,9 @@ class Pin:
 
     def _hold(self, runs: "Files", facts: "Facts") -> int:
         from moewatch.cache.child import cgroup_words  # noqa: PLC0415 - nothing eager
-        from moewatch.cache.holding import HolderProcess, limit_words, locked_limit  # noqa: PLC0415
-        from moewatch.cache.pin import Watch  # noqa: PLC0415
-        from moewatch.cache.runs import total  # noqa: PLC0415
+        from moewatch.cache.holding import HolderProcess, limit_words, locked_limit  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.pin import Watch  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.runs import total  # noqa: PLC0415 - nothing eager
 
         self._wanted_bytes = sum(map(total, runs))
         limit = locked_limit()
@@ -275,7 +275,7 @@ class Pin:
 
     def _look(self, watch: "Watch") -> "tuple[Watch, str | None]":
         from moewatch.cache.holding import read_left  # noqa: PLC0415 - nothing eager
-        from moewatch.cache.pin import look_of, with_look  # noqa: PLC0415
+        from moewatch.cache.pin import look_of, with_look  # noqa: PLC0415 - nothing eager
 
         frame = self._latest.frame
         if frame is None:

@@ -54,6 +54,6 @@ def main(options: argparse.Namespace) -> int:
             output.line(format_line(frame))
         return int(ExitCode.OK)
     from moewatch.cli.dashboard import show  # noqa: PLC0415 - textual only when it is drawn
-    from moewatch.cli.feed import ReplayFeed  # noqa: PLC0415
+    from moewatch.cli.feed import ReplayFeed  # noqa: PLC0415 - nothing eager
 
     return show(ReplayFeed(path, speed=options.speed), options)

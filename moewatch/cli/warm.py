@@ -122,7 +122,7 @@ class Command:
     def _find_hot_set(self) -> None:
         """The newest that was saved by itself; another one is for `moewatch hotset restore FILE`."""
         from moewatch.cache.hotset_file import read_hotset  # noqa: PLC0415 - nothing eager
-        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415
+        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415 - nothing eager
 
         for path in offered_for(self._warmup.layout)[:1]:
             self._warmup.hot = read_hotset(path).file_runs

@@ -116,7 +116,7 @@ class _Job:
     def save(self) -> None:
         """What is in memory now becomes one of the kept hot sets."""
         from moewatch.cache.hotset import Seen  # noqa: PLC0415 - nothing eager
-        from moewatch.cache.hotset_keeper import keep, take_hotset  # noqa: PLC0415
+        from moewatch.cache.hotset_keeper import keep, take_hotset  # noqa: PLC0415 - nothing eager
 
         if self._layout is None:
             return
@@ -146,7 +146,7 @@ class _Job:
 
     def _find_hot_set(self, warmup: "Warmup") -> None:
         from moewatch.cache.hotset_file import read_hotset  # noqa: PLC0415 - nothing eager
-        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415
+        from moewatch.cache.hotset_keeper import offered_for  # noqa: PLC0415 - nothing eager
 
         for path in offered_for(warmup.layout)[:1]:
             warmup.hot = read_hotset(path).file_runs

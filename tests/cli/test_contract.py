@@ -196,7 +196,7 @@ def test_recording_does_not_replace_a_file(tmp_path: Path) -> None:
 
 def test_a_map_of_experts_stands_only_where_it_is_new(capsys: pytest.CaptureFixture[str]) -> None:
     from moewatch.cli.output import FrameLines  # noqa: PLC0415 - in-process
-    from moewatch.cli.replay import frames  # noqa: PLC0415
+    from moewatch.cli.replay import frames  # noqa: PLC0415 - nothing eager
 
     first = next(frames(TRACE))
     seen = ExpertMap(

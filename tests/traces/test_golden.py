@@ -68,7 +68,7 @@ def test_verdict_meets_all_bars(every: int, without: str) -> None:
 
 def test_denied_is_never_sure() -> None:
     """Another user's process: neither its reads nor the page cache are known, so no paging state may sound certain."""
-    from tests.support.score import thinned  # noqa: PLC0415
+    from tests.support.score import thinned  # noqa: PLC0415 - nothing eager
 
     for path in TRACES:
         header, samples, _ = load(path)

@@ -80,6 +80,10 @@ class FileRecorder:
                 )
             if not os.access(self.path if exists else folder, os.W_OK):
                 raise UnusableFileError(f"{self.path} may not be written; choose another place for the recording.")
+            if not exists:
+                # Tried, not asked: root may write everywhere, and yet /proc takes no file, nor does a full disk.
+                self.path.touch(exist_ok=False)
+                self.path.unlink()
         except OSError as error:
             raise UnusableFileError(
                 f"{self.path} cannot be written: {error.strerror}; choose another name for the recording."

@@ -221,7 +221,8 @@ def _identity(path: Path) -> tuple[int, int]:
 def _layout_of(path: Path) -> ModelLayout:
     """The whole model that a shard belongs to; any other file, or a damaged model, as bytes without classes."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # read-ahead would change what is counted here
             is_model = file.read(len(MAGIC)) == MAGIC
     except OSError:
         is_model = False  # opening it again says why

@@ -57,6 +57,8 @@ class FileSource:
         try:
             found = os.fstat(self._fd)
             self._refuse_irregular(found)
+            # exactly what is asked for: read-ahead would load up to 8 MiB of weights, and looking must load nothing
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         except BaseException:
             os.close(self._fd)
             raise

@@ -203,6 +203,7 @@ def _has_magic(path: str | None) -> bool:
     except OSError:
         return False
     try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: looking loads nothing
         return os.read(fd, 4) == _MAGIC
     except OSError:
         return False

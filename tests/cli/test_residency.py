@@ -16,12 +16,15 @@ from moewatch.cli.residency import count
 from moewatch.domain.layout import ModelLayout
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.modelfile.layout import read_layout
+from moewatch.modelfile.source import FileSource
 from tests.support import gguf_models
 from tests.support.layouts import layout_of
-from tests.support.model_disk import ModelDisk, evict
+from tests.support.model_disk import DISK_TOOLS, ModelDisk, evict
+from tests.support.requirements import needs
 from tests.support.tools import fincore_resident_bytes, vmtouch_resident_bytes
 
 ROOT = Path(__file__).parents[2]
+COMPARED = ("vmtouch", "fincore")
 PAGE = os.sysconf("SC_PAGESIZE")
 
 
@@ -123,6 +126,7 @@ def odd_model(directory: Path, split: int = 0) -> list[Path]:
     return paths
 
 
+@needs(*COMPARED)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_agreement_on_one_file(tmp_path: Path, seed: int) -> None:
     paths = odd_model(tmp_path)
@@ -130,6 +134,7 @@ def test_agreement_on_one_file(tmp_path: Path, seed: int) -> None:
     assert_agreement(paths)
 
 
+@needs(*COMPARED)
 def test_agreement_on_shards(tmp_path: Path) -> None:
     paths = odd_model(tmp_path, split=9)
     assert len(paths) > 2
@@ -138,6 +143,7 @@ def test_agreement_on_shards(tmp_path: Path) -> None:
     assert_agreement(paths)
 
 
+@needs(*COMPARED, *DISK_TOOLS, root=True)
 def test_agreement_on_ext4_with_read_ahead() -> None:
     """Folios of 128 KiB, as a page fault's read-ahead makes them."""
     with ModelDisk(size_bytes=64 << 20) as disk:
@@ -146,6 +152,7 @@ def test_agreement_on_ext4_with_read_ahead() -> None:
         assert_agreement(paths)
 
 
+@needs(*COMPARED, *DISK_TOOLS, root=True)
 def test_agreement_on_overlayfs() -> None:
     """Cachestat says 0 there; mincore is asked instead."""
     with ModelDisk(size_bytes=64 << 20) as disk:
@@ -164,6 +171,20 @@ def test_agreement_on_overlayfs() -> None:
             subprocess.run(["umount", folders["merged"]], check=True, timeout=20)
 
 
+@needs(*DISK_TOOLS, root=True)
+def test_looking_loads_nothing_but_the_header() -> None:
+    """Where the disk reads 8 MiB ahead, as virtual machines' do, that would be the model it was asked about."""
+    with ModelDisk(size_bytes=64 << 20, read_ahead_kib=8192) as disk:
+        (path,) = gguf_models.write_model(gguf_models.qwen3moe(), disk.path / "model.gguf")
+        with path.open("ab") as file:
+            file.write(os.urandom(16 << 20))
+        evict(path)
+        first = residency(path)
+        assert first["resident_bytes"] <= FileSource.chunk_bytes
+        assert residency(path)["resident_bytes"] == sum(page_bits(path)) * PAGE <= FileSource.chunk_bytes
+
+
+@needs(*DISK_TOOLS, root=True)
 def test_while_pages_come_and_go_it_is_within_a_tenth_of_mincore() -> None:
     """A thread touches and pages out stretches of a mapping, as a server under pressure does."""
     size, stretch, pageout = 64 << 20, 1 << 20, 21

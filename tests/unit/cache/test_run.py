@@ -22,10 +22,14 @@ from moewatch.cache.runs import subtract, total
 from moewatch.clock import ManualClock, SystemClock
 from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.domain.warm import FileRun, Plan, PlannedRange, Room, Step, StopReason, WarmProgress, What
+from moewatch.linux.blockdev import disks_of
 from moewatch.linux.pagecache import SystemPageCache
+from moewatch.linux.root import KernelRoot
 from moewatch.linux.shards import Shard, close_shards, open_shards
 from moewatch.units import GIB, MIB
 from tests.support.layouts import layout_of
+from tests.support.model_disk import DISK_TOOLS, ModelDisk, evict
+from tests.support.requirements import needs
 from tests.support.scripted_cache import EVICTED, RESIDENT, ScriptedPageCache
 
 SIZE = 48 * MIB + 1000
@@ -38,10 +42,7 @@ CLOCK = SystemClock()
 def layout() -> Iterator[ModelLayout]:
     """A file on a disk, not in memory; /tmp may be a tmpfs, which has no page cache apart from itself."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        path = Path(directory) / "model.gguf"
-        path.write_bytes(os.urandom(SIZE))
-        drop(path)
-        yield layout_of([path], [])
+        yield written(Path(directory))
 
 
 @pytest.fixture
@@ -51,11 +52,17 @@ def shards(layout: ModelLayout) -> Iterator[list[Shard]]:
     close_shards(found)
 
 
-def drop(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+def written(directory: Path) -> ModelLayout:
+    path = directory / "model.gguf"
+    path.write_bytes(os.urandom(SIZE))
+    evict(path)
+    return layout_of([path], [])
+
+
+def read_ahead_of(layout: ModelLayout) -> int | None:
+    """What the kernel reads ahead on the disk below."""
+    (device,) = disks_of(KernelRoot.system(), layout.paths[0]).devices
+    return device.read_ahead_bytes
 
 
 def plan_of(*runs: tuple[int, int], resident_bytes: int = 0, budget_bytes: int = GIB) -> Plan:
@@ -89,7 +96,7 @@ class Server:
 
 def warming(
     plan: Plan, layout: ModelLayout, guard: Guard, *, rate: int | None = None, server: Server | None = None,
-    read_ahead_bytes: int | None = 128 << 10, cgroup_procs: tuple[str, ...] = (),
+    read_ahead_bytes: int | None = None, cgroup_procs: tuple[str, ...] = (),
 ) -> Warming:  # fmt: skip
     return Warming(
         plan,
@@ -108,10 +115,29 @@ def real_guard(plan: Plan, shards: list[Shard]) -> Guard:
     return Guard(plan, ShardCache(SystemPageCache(), shards), CLOCK)
 
 
-@pytest.mark.parametrize("read_ahead_bytes", [128 << 10, 8 << 20, None])
-def test_exactly_the_planned_bytes_are_in_memory_afterwards(
-    layout: ModelLayout, shards: list[Shard], read_ahead_bytes: int | None
-) -> None:
+def test_exactly_the_planned_bytes_are_in_memory_afterwards(layout: ModelLayout, shards: list[Shard]) -> None:
+    """With this disk's own read-ahead, whatever it is."""
+    assert_reads_exactly(layout, shards, read_ahead_of(layout))
+
+
+def test_where_read_ahead_is_not_known_it_reads_exactly_too(layout: ModelLayout, shards: list[Shard]) -> None:
+    assert_reads_exactly(layout, shards, None)
+
+
+@needs(*DISK_TOOLS, root=True)
+@pytest.mark.parametrize("read_ahead_kib", [16, 128, 256, 8192])
+def test_every_read_ahead_of_a_disk_reads_exactly(read_ahead_kib: int) -> None:
+    with ModelDisk(size_bytes=96 * MIB, read_ahead_kib=read_ahead_kib) as disk:
+        layout = written(disk.path)
+        assert read_ahead_of(layout) == read_ahead_kib << 10
+        shards = open_shards(layout)
+        try:
+            assert_reads_exactly(layout, shards, read_ahead_kib << 10)
+        finally:
+            close_shards(shards)
+
+
+def assert_reads_exactly(layout: ModelLayout, shards: list[Shard], read_ahead_bytes: int | None) -> None:
     wanted = [(0, PAGE), (2 * MIB, 2 * MIB + 3 * PAGE), (4 * MIB, 15 * MIB), (30 * MIB, 31 * MIB), (47 * MIB, SIZE)]
     plan = plan_of(*wanted)
     run = warming(plan, layout, real_guard(plan, shards), read_ahead_bytes=read_ahead_bytes)

@@ -1,7 +1,8 @@
 """Where nothing may skip, a skip is a failure: a test that silently did not run proves nothing."""
 
 import os
-from collections.abc import Generator
+import signal
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -32,3 +33,11 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if not MAY_SKIP:
         forbid_skip(report)
     return report
+
+
+@pytest.fixture
+def hangup_counts() -> Iterator[None]:
+    """Children take SIGHUP as in a terminal, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -65,6 +65,9 @@ def _forget_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+def _interrupt(signum: int, _frame: FrameType | None) -> None:
     """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does: recordings closed, children ended, groups removed."""
+    if signum == signal.SIGHUP:
+        # SIGCONT comes with it (setpgid(2)): Textual would set up the terminal again, which is no more, and fail
+        signal.signal(signal.SIGCONT, lambda _signum, _frame: None)
     raise KeyboardInterrupt

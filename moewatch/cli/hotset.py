@@ -217,17 +217,21 @@ def _lines(hotset: "Hotset") -> list[str]:
     seen = hotset.seen
     total_bytes = sum(file.size_bytes for file in hotset.model.files)
     lines = [
-        f"  model           {format_size(total_bytes)} in {len(hotset.model.files)} file(s), {hotset.model.digest}",
+        f"  model           {format_size(total_bytes)} in {_number(len(hotset.model.files), 'file')}, {hotset.model.digest}",
         f"  taken           {hotset.created or 'at an unknown time'}, from {_BASIS.get(hotset.basis, hotset.basis)}",
     ]
     if seen.watched_ns:
         tokens = f", {seen.tokens} tokens" if seen.tokens is not None else ""
         lines.append(f"  watched         {format_duration(seen.watched_ns)}, {seen.state or 'not judged'}{tokens}")
     lines += [
-        f"  heat {tier.heat:<10.3g} {format_size(tier.size_bytes)} in {sum(map(len, tier.runs))} runs"
+        f"  heat {tier.heat:<10.3g} {format_size(tier.size_bytes)} in {_number(sum(map(len, tier.runs)), 'run')}"
         for tier in hotset.tiers
     ]
     return lines
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 _BASIS = {

@@ -10,7 +10,7 @@ from moewatch.cli.stream import Printer, watch
 from moewatch.domain.events import Event
 from moewatch.domain.frame import Frame
 from moewatch.domain.sample import Header, Sample
-from moewatch.errors import ExitCode, MoewatchError, UnusableFileError
+from moewatch.errors import ExitCode, MoewatchError, UnusableFileError, UsageError
 from moewatch.trace.writer import TraceWriter
 from moewatch.units import S
 
@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> int:
     """Record until interrupted, until the time is over or until the target ends."""
+    if options.output == "-":
+        raise UsageError("A recording is a file, to be opened again; name one: -o server.jsonl.gz")
     recorder = FileRecorder(Path(options.output), force=options.force)
     recorder.check()
     options.json = False

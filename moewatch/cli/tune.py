@@ -4,11 +4,9 @@ import argparse
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from moewatch.cli import diagnostics, output
@@ -64,8 +62,6 @@ def main(options: argparse.Namespace) -> int:
     from moewatch.clock import SystemClock  # noqa: PLC0415 - as said
 
     require_linux()
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that closes must not leave a server behind
-        signal.signal(signal.SIGHUP, _interrupt)
     plan = _Plan(options)
     if options.dry_run:
         _show_plan(plan, as_json=options.json)
@@ -89,10 +85,6 @@ def main(options: argparse.Namespace) -> int:
         diagnostics.say("None of them ran; the reasons stand in the table.")
         return int(ExitCode.NO_TARGET)
     return int(ExitCode.OK)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class _Plan:

@@ -69,7 +69,7 @@ def lost(view: View) -> list[Span]:
     how = LOSSES.get(verdict.loss_method or "", "")
     lost_ = f"{format_percent(verdict.loss_ratio)} % {how}" if verdict.loss_ratio is not None else f"{dash} not known"
     stall = f"{format_percent(rates.memory_stall_ratio)} %" if rates.memory_stall_ratio is not None else dash
-    faults = "–" if rates.majflt_per_s is None else f"{rates.majflt_per_s:,.0f}/s"  # noqa: RUF001
+    faults = "–" if rates.majflt_per_s is None else f"{rates.majflt_per_s:,.0f}/s"  # noqa: RUF001 - the sign for unknown
     return [
         Span("time lost       ", Role.DIM),
         Span(f"{lost_.rstrip():<24} "),
@@ -124,8 +124,8 @@ def own(view: View) -> tuple[list[Span], list[Span]]:
     cost = frame.own
     if cost.cpu_ratio is None and cost.rss_bytes is None:
         return [Span("moewatch itself: its cost was not measured", Role.DIM)], []
-    cpu = view.glyphs.plain("–") if cost.cpu_ratio is None else f"{100 * cost.cpu_ratio:.1f}"  # noqa: RUF001
-    rss = view.glyphs.plain("–") if cost.rss_bytes is None else f"{cost.rss_bytes / MIB:.0f}"  # noqa: RUF001
+    cpu = view.glyphs.plain("–") if cost.cpu_ratio is None else f"{100 * cost.cpu_ratio:.1f}"  # noqa: RUF001 - the sign for unknown
+    rss = view.glyphs.plain("–") if cost.rss_bytes is None else f"{cost.rss_bytes / MIB:.0f}"  # noqa: RUF001 - the sign for unknown
     if cost.late_ns >= LATE_NS:
         late = Span(f"This sample is {cost.late_ns / S:.1f} s late: the machine stalls us too.")
     else:

@@ -67,7 +67,7 @@ class Layout:
             body.append((1, (Span(label, Role.DIM), *bars.cells(bar, width - len(label), view.glyphs))))
             body.append((3, (Span("  "), *bars.legend(bar, width - 2, compact=True))))
         body.append((8, blank))
-        body.extend((4 if n < 2 else 5, row) for n, row in enumerate(self.plots.sparks(view, width)))  # noqa: PLR2004
+        body.extend((4 if n < 2 else 5, row) for n, row in enumerate(self.plots.sparks(view, width)))  # noqa: PLR2004 - the first two outlive the rest
         _, marks = figures.numbered(view, figures.spark_columns(width))
         body.append((6, figures.marks_line(view, marks, width, short=True)))
         body.append((6, footlines.not_readable_names(view, width)))

@@ -49,7 +49,7 @@ def format_tick(value: float) -> str:
         return f"{value / 1e6:g}M"
     if value >= 10_000:  # noqa: PLR2004 - six columns from here
         return f"{value / 1000:g}k"
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"  # noqa: PLR2004
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"  # noqa: PLR2004 - three digits
 
 
 def stacked(series: Sequence[Series]) -> list[float]:

@@ -1,13 +1,16 @@
 """Whatever a shell, a terminal or a file does to the commands: one sentence, the right exit code, nothing lost, no traceback."""
 
+import fcntl
 import gzip
 import json
 import mmap
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +30,9 @@ MAPPER = (
     "file.close()\n"
     "print('mapped', flush=True)\n"
     "sys.stdin.read()\n"
+)
+IN_TERMINAL = (  # the terminal on stdin becomes the one whose end is a hangup
+    "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])\n"
 )
 
 
@@ -137,6 +143,7 @@ def test_json_is_utf_8_in_every_locale(tmp_path: Path) -> None:
         ("M warm /proc/self/maps", 5, "is empty"),
         ("M replay /dev/zero", 5, "not a file"),
         ("M record -o / --force", 5, "is a folder"),
+        ("M record -o -", 2, "name one"),
         (f"M record -o /tmp/{'a' * 300}", 5, "too long"),
         ("M record -o /proc/x", 5, "/proc/x"),
     ],
@@ -262,6 +269,7 @@ def test_a_recording_that_cannot_be_written_ends_the_command(server: subprocess.
     assert_sentence(result, 5, "No space left")
 
 
+@pytest.mark.usefixtures("hangup_counts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_close_the_recording(server: subprocess.Popen[str], tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "kept.jsonl.gz"
@@ -300,6 +308,28 @@ def test_a_redirected_stderr_is_not_drawn_into(server: subprocess.Popen[str], tm
     result = shell(f"script -qec '{inner}' /dev/null", env={"TERM": "xterm"})
     assert "\x1b[" not in log.read_text()
     assert "tokens/s" in result.stdout
+
+
+@pytest.mark.usefixtures("hangup_counts")
+def test_a_terminal_that_closes_ends_the_dashboard_and_keeps_the_recording(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "kept.jsonl"
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "moewatch", "--no-http", "--record", str(path), "--pid", str(server.pid)]
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, *command], cwd=ROOT, start_new_session=True,
+        stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm-256color"},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        drawn = b""
+        while b"MOEWATCH" not in drawn.upper() or not path.exists():
+            assert select.select([ours], [], [], WAIT_S)[0]
+            drawn += os.read(ours, 1 << 16)
+        os.close(ours)
+        assert process.wait(timeout=WAIT_S) == 130
+    assert path.read_bytes().endswith(b"\n")
 
 
 @pytest.mark.parametrize(

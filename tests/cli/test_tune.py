@@ -103,6 +103,7 @@ def test_servers_that_fail_are_named_with_their_own_words(model: Path, tmp_path:
     assert {run["failed"] for run in record["runs"]} == {"it ended with code 1: error: out of memory"}
 
 
+@pytest.mark.usefixtures("hangup_counts")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_no_server_is_left_when_it_is_interrupted(model: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "moewatch", "tune", "--", program(tmp_path, SLEEPER), "-m", str(model)]

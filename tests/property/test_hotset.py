@@ -66,7 +66,7 @@ def test_any_bytes_are_a_set_or_one_sentence(noise: bytes, at: int, runs: list[R
             hotset = decode_hotset(content, "x")
         except ParseError as error:
             assert str(error).startswith("x ")  # noqa: PT017 - either outcome is right
-            assert "\n" not in str(error)  # noqa: PT017
+            assert "\n" not in str(error)  # noqa: PT017 - as above
         else:
             for file, found in zip(hotset.model.files, hotset.runs, strict=True):
                 assert all(0 <= start < end <= file.size_bytes for start, end in found)

@@ -125,7 +125,7 @@ def thinned(samples: Iterable[Sample], every: int = 1, strips: Sequence[str] = (
             sample = replace(sample, residency=_summed(scan, held))  # noqa: PLW2901 - the same instant, thinned
             held = dict.fromkeys(SUMS, 0)
         for name in strips:
-            sample = STRIP[name](sample)  # noqa: PLW2901
+            sample = STRIP[name](sample)  # noqa: PLW2901 - the same instant, stripped
         kept.append(sample)
     return kept
 

@@ -144,6 +144,10 @@ class Warmup:
         """What the server says it is doing."""
         return self._poll.latest()[0].phase if self._poll is not None else Phase.UNKNOWN
 
+    def resident_bytes(self) -> int:
+        """How much of the model is in memory now."""
+        return self.cache.total()
+
     def is_busy(self) -> bool | None:
         """Whether a request is in work; None when unknown."""
         phase = self.phase()

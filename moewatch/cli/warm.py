@@ -15,8 +15,9 @@ from moewatch.cli.feed import require_linux
 from moewatch.cli.options import add_output, add_pid, new_parser, typed
 from moewatch.clock import Clock, SystemClock
 from moewatch.domain.warm import Levels, Plan, StopReason, WarmOutcome, WarmProgress, What
+from moewatch.domain.warm_events import WarmLeft
 from moewatch.errors import ExitCode, MoewatchError, UsageError
-from moewatch.units import GIB, MB, S, format_duration, format_size, parse_size
+from moewatch.units import MB, S, format_duration, format_size, parse_size
 
 if TYPE_CHECKING:
     from moewatch.cache.run import Warming
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 SCHEMA = "moewatch-warm/1"
 PROOF_NS = 10 * S  # looked up again: what is going to be pushed out soon is gone by then
 LINE_EVERY_NS = 5 * S  # without a terminal
-WATCH_NS, WATCH_RESTS = S, 50  # every second, 2 % of a core at most
-LEFT_BYTES, LEFT_RATIO = GIB, 0.05  # more than a little has left: so much, or so much of what was there
 _EXIT = {
     StopReason.CANCELLED: ExitCode.INTERRUPTED,
     StopReason.SERVER_ENDED: ExitCode.NO_TARGET,
@@ -222,27 +221,16 @@ class Command:
 
     def _watch(self, start: Levels) -> None:
         """Until the first request, the server's end or Ctrl-C."""
-        limit = min(LEFT_BYTES, int(LEFT_RATIO * start.resident_bytes))
+        from moewatch.cache.vigil import keep_vigil, left_limit  # noqa: PLC0415 - nothing eager
+
+        limit = left_limit(start.resident_bytes)
         diagnostics.say(f"watching on: a line appears here if more than {format_size(limit)} leaves. Ctrl-C ends.")
-        told = 0
-        due_ns = self._clock.mono_ns()
-        while True:
-            self._clock.sleep_until(due_ns)
-            began_ns = self._clock.thread_cpu_ns()
-            left = start.resident_bytes - self._warmup.cache.total()
-            spent_ns = self._clock.thread_cpu_ns() - began_ns
-            due_ns = self._clock.mono_ns() + max(WATCH_NS, WATCH_RESTS * spent_ns)
-            if left > told + limit:
-                told = left
-                diagnostics.say(
-                    f"{format_size(left)} of the model have left memory again; moewatch warm brings them back."
-                )
-            if self._warmup.is_busy():
-                diagnostics.say(f"the first request is here; {format_size(max(0, left))} had left by then.")
-                return
-            if self._warmup.has_ended():
-                diagnostics.say("the server ended; the pages stay in memory until something needs the room.")
-                return
+        for event in keep_vigil(self._warmup, start.resident_bytes, self._clock):
+            diagnostics.say(
+                f"{format_size(event.left_bytes)} of the model have left memory again; moewatch warm brings them back."
+                if isinstance(event, WarmLeft)
+                else event.text
+            )
 
 
 def _evict(warmup: "Warmup", *, yes: bool, as_json: bool) -> int:

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from moewatch.cli.warm import LEFT_BYTES, LEFT_RATIO, PROOF_NS, WATCH_NS
+from moewatch.cli.warm import PROOF_NS
 from moewatch.clock import Clock, SystemClock
 from moewatch.domain.layout import ModelLayout
 from moewatch.domain.warm import Levels, WarmOutcome, What
 from moewatch.domain.warm_events import (
     WarmEvent,
     WarmFailed,
-    WarmLeft,
     WarmOffer,
-    WarmOver,
     WarmProof,
     WarmSaid,
 )
 from moewatch.errors import MoewatchError
-from moewatch.units import S, format_size
+from moewatch.units import S
 
 if TYPE_CHECKING:
     from moewatch.cache.run import Warming
@@ -179,6 +177,7 @@ class _Job:
 
     def _offer(self, warmup: "Warmup", preparation: "Preparation", budget: int | None) -> WarmOffer:
         from moewatch.cache.guard import gone_limit  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.vigil import left_limit  # noqa: PLC0415 - nothing eager
 
         command = f"moewatch warm --pid {self._pid}"
         if self._model is not None:
@@ -198,7 +197,7 @@ class _Job:
             refusal=preparation.refusal,
             disk_bytes_per_s=preparation.disk_bytes_per_s,
             gone_limit_bytes=gone_limit(plan.planned_bytes),
-            watch_limit_bytes=_watch_limit(plan.resident_bytes + plan.planned_bytes - plan.displaced_bytes),
+            watch_limit_bytes=left_limit(plan.resident_bytes + plan.planned_bytes - plan.displaced_bytes),
         )
 
     def _read(self, warmup: "Warmup", preparation: "Preparation") -> None:
@@ -226,24 +225,11 @@ class _Job:
 
     def _watch(self, warmup: "Warmup", start: Levels) -> None:
         """Until the first request, the server's end or a cancel."""
-        limit = _watch_limit(start.resident_bytes)
-        told = 0
-        while not self._sleep(WATCH_NS):
-            left = max(0, start.resident_bytes - warmup.cache.total())
-            if left > told + limit:
-                told = left
-                self._tell(WarmLeft(left_bytes=left))
-            if warmup.is_busy():
-                self._tell(WarmOver(text=f"The first request is here; {format_size(left)} had left by then."))
-                return
-            if warmup.has_ended():
-                self._tell(WarmOver(text="The server ended; the pages stay until something needs the room."))
-                return
+        from moewatch.cache.vigil import keep_vigil  # noqa: PLC0415 - nothing eager
+
+        for event in keep_vigil(warmup, start.resident_bytes, self._clock, self._cancelled):
+            self._tell(event)
 
     def _sleep(self, span_ns: int) -> bool:
         """True when it was cancelled meanwhile."""
         return self._clock.sleep_until(self._clock.mono_ns() + span_ns, self._cancelled)
-
-
-def _watch_limit(resident_bytes: int) -> int:
-    return min(LEFT_BYTES, int(LEFT_RATIO * resident_bytes))

@@ -4,6 +4,7 @@ import fcntl
 import json
 import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from moewatch.cache.hotset import Seen
 from moewatch.cache.hotset_keeper import keep, take_hotset
 from moewatch.cache.lock import lock_name
+from moewatch.linux.pagecache import SystemPageCache
 from moewatch.modelfile.layout import read_layout
 from tests.support.model_disk import evict
 from tests.support.moe_model import MoeShape, write_model
@@ -146,6 +148,30 @@ def test_evict_asks_first_and_drops_all(model: Path) -> None:
     (last,) = objects(done)
     assert last["evicted_bytes"] > 0
     assert last["after"]["resident_bytes"] == 0
+
+
+@pytest.mark.parametrize(("answer", "code", "is_dropped"), [("y", 0, True), ("n", 130, False), ("", 130, False)])
+def test_evict_does_what_is_answered(model: Path, answer: str, code: int, *, is_dropped: bool) -> None:
+    model.read_bytes()
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "moewatch", "warm", str(model), "--evict"]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        told = ""
+        while "y/N" not in told:
+            assert select.select([ours], [], [], 20)[0]
+            told += os.read(ours, 1 << 12).decode()
+        os.write(ours, f"{answer}\n".encode())
+        assert process.wait(timeout=20) == code
+        assert select.select([ours], [], [], 0)[0]
+        told += os.read(ours, 1 << 12).decode()
+    os.close(ours)
+    assert ("dropped" in told, "nothing was dropped" in told) == (True, not is_dropped)
+    with model.open("rb") as file:
+        pages = SystemPageCache().mincore(file.fileno(), 0, model.stat().st_size)
+    assert (sum(each & 1 for each in pages) < len(pages) // 10) == is_dropped
 
 
 def test_evict_refuses_what_a_process_maps(model: Path) -> None:

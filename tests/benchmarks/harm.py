@@ -1,12 +1,14 @@
 """Is the watched server slowed? Tokens/s of one real llama-server with and without moewatch beside it, in turns.
 
 Run as root: python -m tests.benchmarks.harm. Two loads: everything in memory, and memory for half of the experts. Each pair
-is one span without and one with moewatch (all on, once a second), in an order that alternates; the ratio of each pair and
+is one span without and one with moewatch (the dashboard, once a second), in an order that alternates; the ratio of each pair and
 their median with the spread are printed. Machines are noisy: a ratio within the spread of the spans without is no harm.
 """
 
 import argparse
 import contextlib
+import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -26,11 +28,18 @@ SETTLE_S = 3.0  # after moewatch starts: its first look at the cache is over
 
 @contextlib.contextmanager
 def watching(pid: int) -> Iterator[None]:
-    """Moewatch beside the server, as a person runs it but for the screen."""
-    command = [sys.executable, "-m", "moewatch", "stream", "--json", "--pid", str(pid)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """The dashboard beside the server, as a person runs it: in a terminal of 120x40, everything on."""
+    inner = f"stty cols 120 rows 40; exec {shlex.quote(sys.executable)} -m moewatch --pid {pid}"
+    process = subprocess.Popen(
+        ["script", "-qec", inner, "/dev/null"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+    )
     try:
         yield
+        if process.poll() is not None:
+            raise SystemExit("moewatch ended under way; nothing was measured")
     finally:
         process.terminate()
         process.wait(10)

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,10 @@ from moewatch.cache.hotset import Seen
 from moewatch.cache.hotset_keeper import keep, take_hotset
 from moewatch.modelfile.layout import read_layout
 from tests.support.model_disk import evict
-from tests.support.moe_model import MoeShape, write_model
+from tests.support.moe_model import TINY, MoeShape, write_model
 
 NEARLY_ALL = 0.98  # a kernel with DAMON takes idle pages away, also from tests
-SHAPE = MoeShape(layers=2, experts=16, used=4, width=512, heads=8, expert_width=256)
 PART_BYTES = 4 << 20
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        (path,) = write_model(Path(directory), SHAPE)
-        yield path
 
 
 @pytest.fixture(autouse=True)
@@ -130,16 +120,16 @@ def test_without_a_file_the_newest_saved_by_itself_is_taken(model: Path) -> None
 def test_from_an_imatrix(model: Path, tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "i.gguf", "unused")
     writer.add_type("imatrix")
-    counts = np.zeros((SHAPE.experts, 1), np.float32)
+    counts = np.zeros((TINY.experts, 1), np.float32)
     counts[3] = 5
-    for layer in range(SHAPE.layers):
+    for layer in range(TINY.layers):
         writer.add_tensor(f"blk.{layer}.ffn_up_exps.weight.counts", counts)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     saved = answer(hotset("save", tmp_path / "h", "--model", model, "--imatrix", tmp_path / "i.gguf", "--json"))
-    one_expert = SHAPE.expert_bytes // SHAPE.experts
+    one_expert = TINY.expert_bytes // TINY.experts
     assert one_expert <= saved["size_bytes"] < 1.2 * one_expert
     assert saved["basis"] == "imatrix"
     assert answer(hotset("restore", tmp_path / "h", "--model", model, "--json"))["after"]["hot_ratio"] > NEARLY_ALL

@@ -8,8 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +19,8 @@ from moewatch.cache.lock import lock_name
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.modelfile.layout import read_layout
 from tests.support.model_disk import evict
-from tests.support.moe_model import MoeShape, write_model
 
 FEW_BYTES, NEARLY_ALL = 1 << 18, 0.98  # a kernel with DAMON takes idle pages away, also from tests
-SHAPE = MoeShape(layers=2, experts=16, used=4, width=512, heads=8, expert_width=256)
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        (path,) = write_model(Path(directory), SHAPE)
-        yield path
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,7 @@ from moewatch.domain.warm import WarmOutcome, WarmProgress
 from moewatch.domain.warm_events import WarmEvent, WarmFailed, WarmOffer, WarmOver, WarmProof, WarmSaid
 from moewatch.units import MS
 from tests.support.model_disk import evict
-from tests.support.moe_model import MoeShape, write_model
 
-SHAPE = MoeShape(layers=2, experts=16, used=4, width=512, heads=8, expert_width=256)
 PATIENCE_S = 20
 NEARLY_ALL = 0.98  # a kernel with DAMON takes idle pages away, also from tests
 MAPPER = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ); print('mapped', flush=True); sys.stdin.read()"
@@ -48,13 +45,6 @@ class Told:
             event = self.next()
             if isinstance(event, kind):
                 return event
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        (path,) = write_model(Path(directory), SHAPE)
-        yield path
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.support.gguf_models import add_key, finish
 from tests.support.moe_model import SPECIAL_TOKENS, TEXT_TOKENS, _add_tokenizer
 
 VOCAB = TEXT_TOKENS + len(SPECIAL_TOKENS)
@@ -29,7 +30,7 @@ def write(
     common = {"block_count": n_layer, "context_length": 32768, "embedding_length": EMBD, "feed_forward_length": FF,
               "attention.head_count": HEADS, "attention.layer_norm_rms_epsilon": 1e-6}  # fmt: skip
     for key, value in {**common, **keys}.items():
-        _add(writer, f"{architecture}.{key}", value)
+        add_key(writer, f"{architecture}.{key}", value)
     _add_tokenizer(writer)
     last_norm = "token_embd_norm" if architecture == "lfm2" else "output_norm"
     tensors: Tensors = [("token_embd.weight", (EMBD, VOCAB)), (f"{last_norm}.weight", (EMBD,))]
@@ -43,29 +44,8 @@ def write(
         dtype = np.dtype(np.float32 if wide else np.float16)
         size = int(np.prod([int(d) for d in dims])) * dtype.itemsize
         writer.add_tensor_info(name, tuple(reversed(dims)), dtype, size)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    assert writer.fout is not None
-    out = writer.fout[0]
-    end = writer.ggml_pad(out.tell(), writer.data_alignment)
-    end += sum(writer.ggml_pad(info.nbytes, writer.data_alignment) for info in writer.tensors[0].values())
-    out.truncate(end)
-    writer.close()
-    return path
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, str):
-        writer.add_string(key, value)
-    elif isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_array(key, value)
+    (written,) = finish(writer)
+    return written
 
 
 def _norms(*names: str) -> Tensors:

@@ -40,17 +40,22 @@ class ModelSpec:
 
 
 def write_model(spec: ModelSpec, path: Path, *, split_tensors: int = 0, small_first_shard: bool = False) -> list[Path]:
-    """Write the header with GGUFWriter and make the rest a hole; returns the shards in order."""
+    """Write the model with GGUFWriter; returns the shards in order."""
     writer = gguf.GGUFWriter(
         path, spec.architecture, split_max_tensors=split_tensors, small_first_shard=small_first_shard
     )
     writer.add_name(spec.name)
     for key, value in spec.keys.items():
-        _add(writer, key if "." in key else f"{spec.architecture}.{key}", value)
+        add_key(writer, key if "." in key else f"{spec.architecture}.{key}", value)
     for tensor in spec.tensors:
         kind = gguf.GGMLQuantizationType[tensor.type_name]
         shape = tuple(reversed(tensor.dims))
         writer.add_tensor_info(tensor.name, shape, np.dtype(np.float16), size_of(tensor), raw_dtype=kind)
+    return finish(writer)
+
+
+def finish(writer: gguf.GGUFWriter) -> list[Path]:
+    """Write the header and make the weights a hole; returns the shards in order."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -67,7 +72,8 @@ def write_model(spec: ModelSpec, path: Path, *, split_tensors: int = 0, small_fi
     return paths
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """With the type that its value has."""
     if isinstance(value, str):
         writer.add_string(key, value)
     elif isinstance(value, bool):

@@ -5,6 +5,11 @@ import signal
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test is timed: the machine may be busy with something else.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 MAY_SKIP = os.environ.get("CI") != "true" and os.environ.get("MOEWATCH_NO_SKIP") != "1"
 

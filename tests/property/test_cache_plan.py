@@ -72,7 +72,7 @@ def covered(files: list[Runs], resident: list[Runs], planned: list[Runs]) -> boo
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(situation=situations(), what=st.sampled_from(What), may_displace=st.booleans(), data=st.data())
 def test_what_holds_for_every_plan(
     *, situation: tuple[ModelLayout, list[Runs], int], what: What, may_displace: bool, data: st.DataObject
@@ -129,7 +129,7 @@ def test_what_holds_for_every_plan(
     assert all(step.after_bytes <= step.size_bytes for step in plan.steps)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(situations())
 def test_with_room_for_all_everything_that_was_asked_for_is_read(
     situation: tuple[ModelLayout, list[Runs], int],
@@ -144,7 +144,7 @@ def test_with_room_for_all_everything_that_was_asked_for_is_read(
     assert everything.left_cold_bytes == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(situations())
 def test_layers_are_filled_alike_within_one_expert(situation: tuple[ModelLayout, list[Runs], int]) -> None:
     layout, resident, budget = situation

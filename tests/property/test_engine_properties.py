@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from tests.support.simulate import GB, Machine, Server
 
 TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
 NAMES = ["b50-1", "c2-2", "e-1", "g-1", "j2-1"]
-LITTLE = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LITTLE = settings(max_examples=12)
 
 
 @cache
@@ -150,7 +150,7 @@ READINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(-(10**10), 10**11), READINGS), max_size=25))
 def test_nonsense_gives_frames_without_nonsense(steps: list[tuple[int, dict[str, object]]]) -> None:
     """Any readings, jumps of time and resets: every figure is finite, no rate is negative, no share exceeds one."""
@@ -186,7 +186,7 @@ def assert_sound(frame: Frame) -> None:
     assert msgspec.json.decode(msgspec.json.encode(frame), type=Frame) == frame
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(["read", "resident", "evicted", "refaults", "majflt", "device", "tokens"]), st.integers(8, 30))
 def test_no_state_from_a_reset(field: str, at: int) -> None:
     """A steady server whose counter begins again stays steady, or becomes unknown for a moment: nothing is made of it."""

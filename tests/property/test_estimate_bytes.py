@@ -49,7 +49,7 @@ def test_any_metadata_gives_a_cache_or_nothing(
     assert trained is None or 0 < trained <= 1 << 27
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     body=st.binary(max_size=300),
     status=st.sampled_from([200, 204, 206, 206, 206, 301, 302, 304, 400, 416]),

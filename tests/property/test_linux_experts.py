@@ -37,7 +37,7 @@ def tensors(each: int, start: int) -> list[Tensor]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     visits=st.lists(STRETCHES, min_size=2, max_size=6),
     each=st.integers(20 * PAGE, 33 * PAGE),

@@ -17,7 +17,7 @@ PAGE, PAGES = 4096, 4096 + 64  # more than one chunk of 16 MiB
 SETS = st.lists(st.sets(st.integers(0, PAGES - 1), max_size=40), min_size=2, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(visits=SETS, use_cachestat=st.booleans())
 def test_arrivals_and_sums_are_those_of_sets(visits: list[set[int]], *, use_cachestat: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:

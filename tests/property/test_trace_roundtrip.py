@@ -60,7 +60,7 @@ def test_a_line_is_read_as_it_was_written(sample: Sample) -> None:
     assert format_line(parse_sample(line, "x", 2)) == line
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(SAMPLES, max_size=8), st.sampled_from(["a.jsonl", "a.jsonl.gz"]), st.integers(0, 400))
 def test_a_recording_cut_anywhere_is_its_beginning(samples: list[Sample], name: str, cut: int) -> None:
     header = Header(host=Host(), target=TargetIdentity(pid=1))
@@ -78,7 +78,7 @@ def test_a_recording_cut_anywhere_is_its_beginning(samples: list[Sample], name: 
     assert found == [format_line(s) for s in samples][: len(found)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=300), st.sampled_from(["a.jsonl", "a.jsonl.gz"]), st.sampled_from([b"", HEADER_LINE]))
 def test_any_bytes_give_samples_or_one_sentence(junk: bytes, name: str, before: bytes) -> None:
     said = ""

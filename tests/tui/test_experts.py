@@ -111,7 +111,7 @@ def test_shares_of_layers_are_those_of_the_map() -> None:
 
 
 @given(st.integers(1, 600), st.integers(1, 300), st.integers(0, 6), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_expert_has_exactly_one_cell(n_expert: int, columns: int, zoom: int, data: st.DataObject) -> None:
     expert = data.draw(st.integers(0, n_expert - 1))
     shown = expert_map(1, n_expert)

@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs
@@ -17,7 +17,7 @@ def draw(again: list[float], first: list[float], *, width: int, height: int, top
     return Plot().rows(series, width=width, height=height, top=top, glyphs=glyphs, marks=[(0, "1")])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     data=st.lists(st.tuples(VALUES, VALUES), max_size=130),
     width=st.integers(1, 120),

@@ -17,7 +17,7 @@ from moewatch.linux.cgroup import CgroupPaths, locate, read_cgroup
 from moewatch.linux.meminfo import read_memory
 from moewatch.linux.pressure import read_pressure
 from moewatch.linux.root import KernelRoot, ReadingError
-from moewatch.units import MIB, S, format_size
+from moewatch.units import KIB, MIB, S, format_size
 
 ANSWER_NS = 60 * S  # for 16 MiB: even a disk that is busy with a thrashing server gives 1 MB/s
 _CAP_IPC_LOCK = 14  # linux/capability.h
@@ -102,11 +102,13 @@ def locked_limit() -> int | None:
 
 def limit_words(wanted_bytes: int, limit_bytes: int) -> str:
     """The limit, and the ways around it."""
-    kib = -(-wanted_bytes // MIB) * (MIB // 1024)
+    whole_bytes = -(-wanted_bytes // MIB) * MIB  # a little more than the limit must not read as the limit
+    kib = whole_bytes // KIB
+    less = f" Or hold less: --budget {limit_bytes // MIB}M" if limit_bytes >= MIB else ""
     return (
-        f"This user may lock {format_size(limit_bytes)} of memory and {format_size(wanted_bytes)} are to be held. For this "
-        f"shell: sudo prlimit --pid $$ --memlock={kib * 1024}:{kib * 1024}   then `ulimit -l` says {kib}; for a service: "
-        f"LimitMEMLOCK={kib}K; or run it with CAP_IPC_LOCK (as root). Or hold less: --budget {format_size(limit_bytes).replace(' ', '')}"
+        f"This user may lock {format_size(limit_bytes)} of memory and {format_size(whole_bytes)} are to be held. For this "
+        f"shell: sudo prlimit --pid $$ --memlock={whole_bytes}:{whole_bytes}   then `ulimit -l` says {kib}; for a service: "
+        f"LimitMEMLOCK={kib}K; or run it with CAP_IPC_LOCK (as root).{less}"
     )
 
 

@@ -71,8 +71,9 @@ def test_what_fits_is_not_held_unless_forced_and_then_let_go(mapper: "subprocess
 
 
 def test_the_servers_end_lets_go_and_a_refusal_is_a_finding(mapper: "subprocess.Popen[bytes]") -> None:
+    command = [sys.executable, "-m", "moewatch", "pin", "--pid", str(mapper.pid), "--no-http", "--force", "--json"]
     with subprocess.Popen(
-        [sys.executable, "-m", "moewatch", "pin", "--pid", str(mapper.pid), "--no-http", "--force", "--json"],
+        [*command, "--budget", "4M"],  # any user may lock so much
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -242,6 +242,7 @@ def test_what_is_missing_is_said_and_the_rest_is_counted(tmp_path: Path) -> None
     assert found["resident_bytes"] == 1
 
 
+@needs(root=True)
 def test_a_person_who_may_not_know_gets_null(tmp_path: Path) -> None:
     """Neither owner nor writer: mincore would say 100 %."""
     path = tmp_path / "others.gguf"

@@ -9,7 +9,7 @@ import pytest
 def missing(*tools: str, root: bool = False) -> str | None:
     """What of this is not there, in a sentence, or None."""
     if root and os.geteuid() != 0:
-        return "not root: a loop device, a mount or a memory cgroup needs it"
+        return "not root: only root can mount a disk, limit memory or become someone else"
     absent = [tool for tool in tools if shutil.which(tool) is None]
     return f"not installed: {', '.join(absent)} (.ci/run lists the Debian packages)" if absent else None
 

@@ -219,7 +219,12 @@ def test_the_remedy_for_the_limit_is_exact() -> None:
     assert f"--memlock={100 * MIB}:{100 * MIB}" in words
     assert "LimitMEMLOCK=102400K" in words
     assert "`ulimit -l` says 102400" in words
-    assert "--budget 8.0MiB" in words
+    assert "--budget 8M" in words
+
+
+def test_a_little_more_than_the_limit_does_not_read_as_the_limit() -> None:
+    assert "may lock 8.0 MiB of memory and 9.0 MiB are to be held" in limit_words(8 * MIB + 1, 8 * MIB)
+    assert "--budget" not in limit_words(MIB, 64 << 10), "no budget of nothing"
 
 
 SIZE = 4 * MIB  # below every default of RLIMIT_MEMLOCK (8 MiB; 64 KiB on old kernels, where root has CAP_IPC_LOCK)

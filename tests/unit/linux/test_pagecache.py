@@ -3,7 +3,6 @@ import ctypes
 import json
 import mmap
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from moewatch.linux import pagecache
 from moewatch.linux.blockdev import disks_of
 from moewatch.linux.pagecache import Backend, SystemPageCache, mincore_tells_truth, open_for_asking, probe
 from moewatch.linux.root import KernelRoot, ReadingError
+from tests.support.requirements import needs
 from tests.support.scripted_cache import EVICTED, RESIDENT, ScriptedPageCache
 
 DENIED = ReadingError(GapReason.DENIED, "cachestat is denied")
@@ -91,6 +91,7 @@ print(json.dumps([after.majflt_total - before.majflt_total, after.read_bytes_tot
         assert cache.cachestat(fd, 0, 17 * mmap.PAGESIZE + 1).nr_cache == 2 * mmap.PAGESIZE
 
 
+@needs("fincore", "vmtouch")
 def test_agrees_with_fincore_and_vmtouch(tmp_path: Path) -> None:
     path = evicted_file(tmp_path, 1024)
     with path.open("rb") as file:
@@ -102,9 +103,8 @@ def test_agrees_with_fincore_and_vmtouch(tmp_path: Path) -> None:
     assert ours >= 300
     fincore = subprocess.run(["fincore", "-n", "-b", "-o", "RES", path], capture_output=True, check=True, text=True)
     assert int(fincore.stdout) == ours * mmap.PAGESIZE
-    if shutil.which("vmtouch"):
-        vmtouch = subprocess.run(["vmtouch", path], capture_output=True, check=True, text=True).stdout
-        assert f"Resident Pages: {ours}/1024" in vmtouch
+    vmtouch = subprocess.run(["vmtouch", path], capture_output=True, check=True, text=True).stdout
+    assert f"Resident Pages: {ours}/1024" in vmtouch
 
 
 def test_pages_that_were_squeezed_out_are_evicted_and_dropped_ones_are_not(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_closed_file_is_unsupported() -> None:
     assert caught.value.reason is GapReason.UNSUPPORTED
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+@needs(root=True)
 def test_someone_else_gets_no_false_100_percent(tmp_path: Path) -> None:
     """A cold file, asked about by a user who may only read it: mincore would say all is resident."""
     path = evicted_file(tmp_path, 64)

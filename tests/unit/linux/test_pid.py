@@ -21,6 +21,7 @@ from moewatch.linux.pid import (
 )
 from moewatch.linux.root import KernelRoot, ReadingError
 from tests.support.proctree import ProcTree
+from tests.support.requirements import needs
 
 
 def test_a_captured_process(captured: ProcTree) -> None:
@@ -170,6 +171,7 @@ def test_agrees_with_psutil_about_this_process() -> None:
     assert list(read_argv(root, os.getpid())) == own.cmdline()
 
 
+@needs("ps")
 def test_agrees_with_ps_about_another_process() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:

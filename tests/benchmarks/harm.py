@@ -34,6 +34,7 @@ def watching(pid: int) -> Iterator[None]:
         ["script", "-qec", inner, "/dev/null"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
     )
     try:

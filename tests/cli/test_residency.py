@@ -152,6 +152,14 @@ def test_agreement_on_ext4_with_read_ahead() -> None:
         assert_agreement(paths)
 
 
+@needs(*COMPARED, *DISK_TOOLS, "mkfs.btrfs", root=True)
+def test_agreement_on_btrfs() -> None:
+    with ModelDisk(size_bytes=256 << 20, file_system="btrfs") as disk:
+        paths = odd_model(disk.path)
+        touch_some(paths[0], 6)
+        assert_agreement(paths)
+
+
 @needs(*COMPARED, *DISK_TOOLS, root=True)
 def test_agreement_on_overlayfs() -> None:
     """Cachestat says 0 there; mincore is asked instead."""

@@ -1,4 +1,4 @@
-"""A disk of our own for the model files: ext4 in an image behind a loop device, with a PC's read-ahead.
+"""A disk of our own for the model files: ext4 (or another file system) in an image behind a loop device, with a PC's read-ahead.
 
 A virtual machine's disk may read 8 MiB ahead of every fault, which makes a hundred times the re-reads of a PC's 128 KiB,
 and it is shared with whatever else the machine does. The loop device has its own row in /proc/diskstats and reads its image
@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Self
 
 DISK_TOOLS = ("losetup", "mkfs.ext4", "mount")
+MAKE = {
+    "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0"),
+    "btrfs": ("mkfs.btrfs", "-q", "-f"),
+}
 READ_AHEAD_KIB = 128  # the kernel's default (VM_READAHEAD_PAGES)
 SIZE_BYTES = 4 << 30  # sparse: only what is written takes space
 PARENT = Path("/var/tmp")  # noqa: S108 - disk-backed where /tmp may be memory; mkdtemp makes it private
@@ -21,7 +25,10 @@ PARENT = Path("/var/tmp")  # noqa: S108 - disk-backed where /tmp may be memory; 
 class ModelDisk:
     """Mounted while the `with` block lasts; leaves nothing behind."""
 
-    def __init__(self, *, size_bytes: int = SIZE_BYTES, read_ahead_kib: int = READ_AHEAD_KIB) -> None:
+    def __init__(
+        self, *, size_bytes: int = SIZE_BYTES, read_ahead_kib: int = READ_AHEAD_KIB, file_system: str = "ext4"
+    ) -> None:
+        self._make = MAKE[file_system]
         self._size_bytes = size_bytes
         self._read_ahead_kib = read_ahead_kib
         self._room: Path | None = None
@@ -57,7 +64,7 @@ class ModelDisk:
         with image.open("wb") as file:
             file.truncate(self._size_bytes)
         self.path.mkdir()
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0", str(image))
+        _run(*self._make, str(image))
         self._loop = _run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
         Path(f"/sys/block/{self.device}/queue/read_ahead_kb").write_text(str(self._read_ahead_kib), encoding="ascii")
         _run("mount", "-o", "noatime", self._loop, str(self.path))

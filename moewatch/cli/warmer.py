@@ -1,5 +1,6 @@
 """A warm-up for the dashboard: plans, reads and keeps watching on one thread, and tells how it goes."""
 
+import json
 import queue
 import shlex
 import threading
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from moewatch.cli.warm import PROOF_NS
+from moewatch.cli.warm import PROOF_NS, plan_json
 from moewatch.clock import Clock, SystemClock
 from moewatch.domain.layout import ModelLayout
-from moewatch.domain.warm import Levels, WarmOutcome, What
+from moewatch.domain.warm import Levels, Plan, WarmOutcome, What
 from moewatch.domain.warm_events import (
     WarmEvent,
     WarmFailed,
@@ -68,6 +69,11 @@ class LiveWarmer:
         if self._job is not None:
             threading.Thread(target=self._job.save, name="hotset", daemon=True).start()
 
+    def save_plan(self) -> None:
+        """A few hundred ranges: written at once."""
+        if self._job is not None:
+            self._job.save_plan()
+
     def close(self) -> None:
         """Stop and wait."""
         job, self._job = self._job, None
@@ -89,6 +95,7 @@ class _Job:
         self._cancelled = threading.Event()
         self._warming: Warming | None = None
         self._layout: ModelLayout | None = None
+        self._plan: Plan | None = None  # of the newest offer
         self._thread: threading.Thread | None = None
 
     def start(self, after: "_Job | None") -> None:
@@ -126,6 +133,23 @@ class _Job:
             self._tell(WarmSaid(text=f"The hot set was not saved: {error}"))
         else:
             self._tell(WarmSaid(text=f"The hot set is saved: {path.name}; the next plan uses it."))
+
+    def save_plan(self) -> None:
+        """The newest offer, as `warm --dry-run --json` prints it, beside the hot sets."""
+        from moewatch.cache.hotset_keeper import state_directory  # noqa: PLC0415 - nothing eager
+
+        plan, layout = self._plan, self._layout
+        if plan is None or layout is None:
+            return
+        stamp = datetime.fromtimestamp(self._clock.wall_ns() / S, UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = state_directory().parent / "plans" / f"{stamp}.json"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(json.dumps(plan_json(plan, layout.paths), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            self._tell(WarmSaid(text=f"The plan was not saved: {path}: {error.strerror}."))
+        else:
+            self._tell(WarmSaid(text=f"The plan is saved: {path}"))
 
     # --- on its thread -------------------------------------------------------------------------------------------
 
@@ -184,7 +208,7 @@ class _Job:
             command = f"moewatch warm {shlex.quote(str(self._model))} --pid {self._pid}"
         if budget is not None:
             command += f" --budget {budget >> 20}M"
-        plan = preparation.plan
+        self._plan = plan = preparation.plan
         return WarmOffer(
             model_name=warmup.layout.summary.name,
             plan=plan,

@@ -67,6 +67,10 @@ class Warmer(Protocol):
         """Remember what is in memory now as a hot set of this model."""
         ...
 
+    def save_plan(self) -> None:
+        """Write the offer to a file, as `warm --dry-run --json` prints it."""
+        ...
+
     def close(self) -> None:
         """Stop and wait; nothing is told afterwards. A second call does nothing."""
         ...

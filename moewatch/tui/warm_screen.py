@@ -36,6 +36,7 @@ class WarmScreen(Screen[bool]):
         Binding("z", "background", "to the background"),
         Binding("plus,equals_sign", "budget(1)", "more"),
         Binding("minus", "budget(-1)", "less"),
+        Binding("d", "dry_run", "dry run to a file"),
         Binding("c", "copy", "copy the command"),
         Binding("m", "mark", "mark"),
         Binding("h", "save", "save as a hot set"),
@@ -117,6 +118,8 @@ class WarmScreen(Screen[bool]):
             self._warmer.cancel()
         elif action == "background":
             self.action_background()
+        elif action == "dry_run":
+            self.action_dry_run()
         elif action == "copy":
             self.action_copy()
         elif action == "mark":
@@ -161,6 +164,11 @@ class WarmScreen(Screen[bool]):
         step = max(1, min(GIB, offer.room.room_bytes // BUDGET_STEP))
         budget = max(step, min(offer.room.room_bytes, offer.plan.budget_bytes + by * step))
         self._warmer.replan(budget)
+
+    def action_dry_run(self) -> None:
+        """The plan to a file; nothing else is done."""
+        if self._state.stage is Stage.OFFERED:
+            self._warmer.save_plan()
 
     def action_copy(self) -> None:
         """The same as a command, or what would make it possible."""

@@ -263,9 +263,6 @@ def ended(scene: Scene, width: int) -> Body:
         body.append((8, ()))
         lines_ = wrap(glyphs.plain(clean(watch)), width - 2, 3, glyphs.ellipsis)
         body.extend((2, (Span(f" {line}", Role.STRONG if state.left_bytes else Role.PLAIN),)) for line in lines_)
-    if state.said:
-        said = wrap(glyphs.plain(clean(state.said)), width - 2, 3, glyphs.ellipsis)
-        body.extend((1, (Span(f" {line}", Role.STRONG),)) for line in said)
     return body
 
 

@@ -31,6 +31,8 @@ def page(scene: Scene, width: int, height: int) -> list[Row]:
         head.extend((edge, Span(text, Role.STRONG if not n else Role.PLAIN)) for text in wrapped)
     foot: list[Row] = [_buttons(scene, 13 if width >= TABLE_COLUMNS else 1), _keys(scene, width)]
     body = _BODIES.get(scene.state.stage, _nothing)(scene, width)
+    said = wrap(scene.glyphs.plain(clean(scene.state.said)), width - 2, 3, scene.glyphs.ellipsis)
+    body.extend((1, (Span(f" {line}", Role.STRONG),)) for line in said if line)
     room = max(0, height - len(foot) - 1)
     head = head[:room]
     room -= len(head)
@@ -151,7 +153,12 @@ def _keys(scene: Scene, width: int) -> Row:
     entries: list[tuple[str, str, str]] = [("←→", "choose", "")] if many else []
     entries.append(("Enter", "do it" if many else "back", ""))
     if stage is Stage.OFFERED:
-        entries += [("-/+", "budget", ""), ("c", "copy the command", "copy"), ("Esc", "back", "close")]
+        entries += [
+            ("-/+", "budget", ""),
+            ("d", "dry run to a file", "dry_run"),
+            ("c", "copy", "copy"),
+            ("Esc", "back", "close"),
+        ]
     elif stage is Stage.READING:
         entries += [("z", "to the background", "background"), ("Esc", "stop", "stop")]
     elif stage in (Stage.DONE, Stage.STOPPED):

@@ -1,5 +1,6 @@
 """The dashboard's warm-up on a real file of a real disk and a process that maps it."""
 
+import json
 import queue
 import subprocess
 import sys
@@ -77,6 +78,11 @@ def test_offer_start_proof_and_the_servers_end(mapper: subprocess.Popen[str], wa
     assert isinstance(offer, WarmOffer)
     assert offer.plan.planned_bytes > 0
     assert offer.command == f"moewatch warm --pid {mapper.pid}"
+    warmer.save_plan()
+    said = told.next()
+    assert isinstance(said, WarmSaid)
+    saved = json.loads(Path(said.text.removeprefix("The plan is saved: ")).read_text())
+    assert saved["planned_bytes"] == offer.plan.planned_bytes == sum(each["length"] for each in saved["ranges"])
     warmer.start()
     outcome = told.until(WarmOutcome)
     assert isinstance(outcome, WarmOutcome)

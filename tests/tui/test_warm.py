@@ -52,6 +52,9 @@ class ScriptedWarmer:
     def cancel(self) -> None:
         self.asked.append("cancel")
 
+    def save_plan(self) -> None:
+        self.asked.append("save plan")
+
     def save_hot_set(self) -> None:
         self.asked.append("save")
 
@@ -84,7 +87,7 @@ PLAN_80 = {
     8: "      other parts, already in memory          2.3      2.3         -",
     9: "      model in memory                         7.1     25.4      18.3",
     22: "             ▸ [ Cancel ]      [ Start ]",
-    23: " ←→ choose   Enter do it   -/+ budget   c copy the command   Esc back",
+    23: " ←→ choose   Enter do it   -/+ budget   d dry run to a file   c copy   Esc back",
 }
 RUNNING_80 = {
     1: " ▌READING   46 %, about 8 s left",
@@ -367,6 +370,11 @@ async def test_copy_save_and_budget() -> None:
         await pilot.press("minus", "c")
         assert warmer.asked[-1] == ("replan", gib(25.4) - GIB)
         assert app.clipboard == "moewatch warm --pid 48213"
+        await pilot.press("d")
+        assert warmer.asked[-1] == "save plan"
+        warmer.tell(WarmSaid(text="The plan is saved: plan.json"))
+        await pilot.pause()
+        assert "The plan is saved: plan.json" in app.screen._lines.text  # type: ignore[attr-defined]
         for event in STORY["done"][1:]:
             warmer.tell(event)
         await pilot.pause(0.7)

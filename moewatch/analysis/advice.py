@@ -14,9 +14,8 @@ from moewatch.domain.frame import Advice, Note, State
 from moewatch.units import GIB, MIB, format_mb, format_rate
 
 MAX_ADVICE = 6
-# What stays for the machine itself when a cgroup's limit is raised
 BUSY_CORES_RATIO = 0.5  # of the physical cores: llama-server at work uses all that -t gives it, by default half or more
-HOST_RESERVE_BYTES = 2 * GIB
+HOST_RESERVE_BYTES = 2 * GIB  # stays for the machine itself when a cgroup's limit is raised
 MARGIN = 1.05  # the kernel keeps a little of a cgroup's limit for page tables and the like
 
 
@@ -155,15 +154,14 @@ def _compute_bound(now: Situation) -> Iterator[Advice]:
 
 
 def _warm(now: Situation) -> Iterator[Advice]:
-    """Offered only where the command exists; hot sets and pins are to be added here and in the lists below."""
-    if not now.can_warm or not is_cold(now):
+    if not is_cold(now):
         return
     yield Advice(
         id="warm",
         title="Warm the cache before you send the next prompt.",
         command=f"moewatch warm --pid {now.header.target.pid}",
         reason="Weights that every token needs are not in memory; the next answer would wait for them.",
-        gain="first answer only: 0.1-0.5 s instead of 0.7 s in the lab",
+        gain="the first answer begins after 0.24-0.35 s instead of 0.46-0.49 s (measured in a lab)",
         restart=False,
     )
 

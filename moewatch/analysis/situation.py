@@ -55,7 +55,6 @@ class Situation(Struct, frozen=True, kw_only=True):
     reader: Reader | None = None  # who keeps the disk busy, where it may be read
     others: tuple[OtherProcess, ...] = ()  # the largest other processes
     context_tokens: int | None = None  # as the server says it
-    can_warm: bool = False  # whether `moewatch warm` may be offered
 
     @property
     def total_bytes(self) -> int | None:

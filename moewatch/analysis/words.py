@@ -118,8 +118,8 @@ def _idle(now: Situation) -> str:
     if is_cold(now):
         missing = _missing_dense(now)
         if missing is None:
-            return "Cold: the next answer first reads from disk." + _warms(now)
-        return f"Cold: the next answer first reads at least {size(missing)}{_about_time(now, missing)}.{_warms(now)}"
+            return "Cold: the next answer first reads from disk."
+        return f"Cold: the next answer first reads at least {size(missing)}{_about_time(now, missing)}."
     dense, experts = now.residency.dense_needed_bytes, now.residency.expert_ratio
     ready = "Ready: what every token needs is" if dense is None else f"Ready: the {size(dense)} every token needs are"
     if now.is_dense or experts is None:
@@ -156,10 +156,6 @@ def about_seconds(amount_bytes: float, bytes_per_s: float | None) -> str | None:
 def _about_time(now: Situation, amount_bytes: float) -> str:
     wait = about_seconds(amount_bytes, now.disk_bytes_per_s)
     return "" if wait is None else f", {wait}"
-
-
-def _warms(now: Situation) -> str:
-    return " w warms it." if now.can_warm else ""
 
 
 # --- loading -------------------------------------------------------------------------------------------------------

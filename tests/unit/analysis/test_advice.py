@@ -46,7 +46,6 @@ FAT = replace(NOW, target_anon_bytes=2 * GIB)
 TOOK = replace(NOW, grew=(CAUSE,), model_lost_bytes=6 * GIB)
 CGROUP = replace(NOW, limit_bytes=24 * GIB, limit_scope="docker-ab12.scope")
 MXFP4 = replace(MODEL, quantisation="MXFP4", mxfp4_experts=True)
-SERVER = ("llama-server",)
 
 SAID: list[tuple[str, Situation]] = [
     ("close_program", thrashing(memory=TOOK)),
@@ -72,7 +71,7 @@ SAID: list[tuple[str, Situation]] = [
     ("wait", situation(State.LOADING)),
     ("wait", situation(State.WARMING)),
     ("wait", situation(State.RECOVERING)),
-    ("warm", situation(State.IDLE, residency=Residency(dense_ratio=0.2), can_warm=True)),
+    ("warm", situation(State.IDLE, residency=Residency(dense_ratio=0.2))),
 ]
 
 NOT_SAID: list[tuple[str, Situation]] = [
@@ -112,8 +111,10 @@ NOT_SAID: list[tuple[str, Situation]] = [
     ("threads", thrashing(argv=("s",), model=MXFP4)),
     ("faster_disk", thrashing(model=MXFP4)),
     ("compute_bound", thrashing()),
-    ("warm", situation(State.IDLE, residency=Residency(dense_ratio=0.2))),
-    ("warm", situation(State.IDLE, residency=Residency(dense_ratio=1.0), can_warm=True)),
+    ("warm", situation(State.IDLE, residency=Residency(dense_ratio=1.0))),
+    # nothing is known, or it holds a copy of its own: reading the file in would help nobody
+    ("warm", situation(State.IDLE)),
+    ("warm", situation(State.IDLE, residency=Residency(dense_ratio=0.2), load_mode=LoadMode.NONE)),
 ]
 
 

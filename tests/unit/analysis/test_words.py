@@ -56,8 +56,8 @@ CASES: list[tuple[Situation, str]] = [
         "Ready: the 1.7 GiB every token needs are in memory, and 43 % of the experts.",
     ),
     (
-        situation(State.IDLE, residency=ready(0.24), disk_bytes_per_s=1.2e9, can_warm=True),
-        "Cold: the next answer first reads at least 1.3 GiB, about 1 s. w warms it.",
+        situation(State.IDLE, residency=ready(0.24), disk_bytes_per_s=1.2e9),
+        "Cold: the next answer first reads at least 1.3 GiB, about 1 s.",
     ),
     (situation(State.IDLE, residency=ready(0.24)), "Cold: the next answer first reads at least 1.3 GiB."),
     (

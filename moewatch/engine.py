@@ -70,7 +70,7 @@ def step(state: State, sample: Sample) -> tuple[State, Frame]:
     window = state.window.pushed(sample)
     memo = observe(state.memo, window)
     active_bytes = derive_active_bytes(window.header.model, window.carried.residency)
-    rates, _ = derive_rates(window, active_bytes, memo.best)
+    rates = derive_rates(window, active_bytes, memo.best)
     signals = derive_signals(window, memo.from_ns or 0)
     by_rate = derive_rate_loss(window, memo.since_ns, memo.best)
     memo, judged = judge(memo, window, signals, rates, by_rate)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from moewatch.domain.estimate import CacheKind, KvCache, Metadata
 
-# type: (elements in a block, bytes of a block); what --cache-type-k takes
+# what --cache-type-k takes -> (elements in a block, bytes of a block)
 KV_TYPES: dict[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q5_1": (32, 24), "q5_0": (32, 22),
     "q4_1": (32, 20), "q4_0": (32, 18), "iq4_nl": (32, 18),

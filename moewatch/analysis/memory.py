@@ -19,7 +19,6 @@ class GrowthBook(Struct, frozen=True, kw_only=True):
     """What must be remembered of the model's share of memory for as long as the target lives."""
 
     most_resident_bytes: int | None = None
-    most_ns: int = 0  # mono_ns at which it was last so much
 
 
 def update(book: GrowthBook, sample: Sample) -> GrowthBook:
@@ -27,7 +26,7 @@ def update(book: GrowthBook, sample: Sample) -> GrowthBook:
     resident = sample.residency.resident_bytes if sample.residency else None
     if resident is None or (book.most_resident_bytes is not None and resident < book.most_resident_bytes):
         return book
-    return GrowthBook(most_resident_bytes=resident, most_ns=sample.mono_ns)
+    return GrowthBook(most_resident_bytes=resident)
 
 
 def derive_memory(window: Window, residency: Residency, book: GrowthBook | None = None) -> Memory:

@@ -24,7 +24,6 @@ REQUEST_OFF_BYTES = 16 * KIB
 REQUEST_MIN_BYTES_PER_S = 4 * MB  # fewer requests than that say nothing of the rule
 # Device setting: at 512 KiB three times the bytes of 128 KiB were re-read per token, at 4 MiB forty times
 READAHEAD_LARGE_BYTES = 512 * KIB
-READAHEAD_OFF_BYTES = 0
 SWAP_IN_BYTES_PER_S = 1 * MB
 SWAP_TARGET_BYTES = 16 * MIB  # less is what idle libraries leave there
 # Repacked weights: RssAnon 25.9 GB against 13.9 GB of file (llama.cpp#16761); KV cache and buffers alone: 3-7 % (all recordings)
@@ -37,7 +36,7 @@ DENSE_IN_RATIO = 0.95  # with the dense weights in memory it is other experts th
 
 
 def derive_notes(window: Window, rates: Rates, residency: Residency, memory: Memory, state: State) -> tuple[Note, ...]:
-    """All notes that hold now, in the order of CLI.md."""
+    """All notes that hold now, in the order of docs/explanation/verdict.md."""
     if not window.samples:
         return ()
     ledger = derive_ledger(window, LOOK_BACK_NS)

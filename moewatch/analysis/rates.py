@@ -33,14 +33,14 @@ class Best(Struct, frozen=True, kw_only=True):
     n_active: int | None
 
 
-def derive_rates(window: Window, active_bytes: int | None, best: Best | None) -> tuple[Rates, Ledger | None]:
-    """All rates of the last 10 s (less when there is less), and the ledger that they rest on."""
+def derive_rates(window: Window, active_bytes: int | None, best: Best | None) -> Rates:
+    """All rates of the last 10 s (less when there is less)."""
     samples = window.since(WINDOW_NS)
     a, b = samples[0], samples[-1]
     span_s = (b.mono_ns - a.mono_ns) / S
     ledger = derive_ledger(window, WINDOW_NS)
     if span_s <= 0:
-        return _with_best(Rates(), best), None
+        return _with_best(Rates(), best)
     page_bytes = window.header.host.page_bytes
     told = _told(samples)
     tokens = tokens_between(told[0], b)
@@ -50,7 +50,7 @@ def derive_rates(window: Window, active_bytes: int | None, best: Best | None) ->
     process = _change(a, b, lambda s: s.process.read_bytes_total if s.process else None)
     majflt = _change(a, b, lambda s: s.process.majflt_total if s.process else None)
     refaults = refaulted_bytes(a, b, page_bytes)
-    busy_cpu = _change(a, b, _cpu)
+    busy_cpu = _change(a, b, lambda s: s.process.cpu_ns if s.process else None)
     rates = Rates(
         window_ns=b.mono_ns - a.mono_ns,
         majflt_per_s=_over(majflt, span_s),
@@ -78,7 +78,7 @@ def derive_rates(window: Window, active_bytes: int | None, best: Best | None) ->
         ),
         method=ledger.method if ledger else Method.NONE,
     )
-    return _with_best(rates, best), ledger
+    return _with_best(rates, best)
 
 
 def derive_best(window: Window, since_ns: int, best: Best | None) -> Best | None:
@@ -161,13 +161,6 @@ def _devices(window: Window, a: Sample, b: Sample) -> tuple[int | None, int | No
         size += read
         requests += difference(before.reads_total, after.reads_total) or 0
     return size, requests
-
-
-def _cpu(sample: Sample) -> int | None:
-    process = sample.process
-    if process is None or process.utime_ns is None or process.stime_ns is None:
-        return None
-    return process.utime_ns + process.stime_ns
 
 
 def _change(a: Sample, b: Sample, read: Callable[[Sample], int | None]) -> int | None:

@@ -6,6 +6,7 @@ Flags as `llama-server --help` of summer 2026 names them. Each function yields i
 from collections.abc import Iterator
 
 from moewatch.analysis import flags
+from moewatch.analysis.notes import READAHEAD_LARGE_BYTES
 from moewatch.analysis.quantisations import smaller
 from moewatch.analysis.situation import Situation
 from moewatch.analysis.words import about_seconds, per_second, size
@@ -21,7 +22,6 @@ SMALL_PROMPT_CACHE_MIB = 512
 # Read-ahead (measured with memory for half of the experts, MB re-read per token and tokens/s): 32 KiB 9 and 26; 128 KiB 13 and 18-30;
 # 512 KiB 39 and 16; 4 MiB 530 and 1.2. None at all: 4 KiB requests 236 MB/s, 128 KiB 1,222 (llama.cpp#28223)
 READAHEAD_GOOD_BYTES = 128 * KIB
-READAHEAD_LARGE_BYTES = 512 * KIB
 READAHEAD_SMALL_BYTES = 64 * KIB
 OWN_READAHEAD = ("btrfs", "zfs", "nfs", "nfs4", "9p", "fuse", "virtiofs", "cifs", "ceph")  # not the disk's value counts
 SECTOR_BYTES = 512

@@ -93,7 +93,7 @@ def guess_phase(window: Window) -> Phase:
     each = max(POPULATE_BYTES_PER_FAULT, POPULATE_READ_AHEADS * ahead)
     if faults is not None and read is not None and read > max(POPULATE_BYTES_PER_S * span_s, faults * each):
         return Phase.LOADING
-    cpu = difference(_cpu(a), _cpu(b))
+    cpu = difference(a.process.cpu_ns, b.process.cpu_ns)
     if cpu is None and faults is None:
         return Phase.UNKNOWN
     working = (cpu or 0) / S > WORKING_CPU_RATIO * span_s or (faults or 0) > WORKING_MAJFLT_PER_S * span_s
@@ -227,7 +227,7 @@ def _told(sample: Sample) -> Phase:
 
 def _worked(a: Sample, b: Sample) -> bool:
     span_s = (b.mono_ns - a.mono_ns) / S
-    cpu = difference(_cpu(a), _cpu(b))
+    cpu = difference(a.process.cpu_ns, b.process.cpu_ns) if a.process and b.process else None
     faults = _majflt_per_s(a, b)
     return (cpu or 0) / S > WORKING_CPU_RATIO * span_s or (faults or 0.0) > WORKING_MAJFLT_PER_S
 
@@ -237,10 +237,3 @@ def _majflt_per_s(a: Sample, b: Sample) -> float | None:
         return None
     faults = difference(a.process.majflt_total, b.process.majflt_total)
     return None if faults is None else faults * S / (b.mono_ns - a.mono_ns)
-
-
-def _cpu(sample: Sample) -> int | None:
-    process = sample.process
-    if process is None or process.utime_ns is None or process.stime_ns is None:
-        return None
-    return process.utime_ns + process.stime_ns

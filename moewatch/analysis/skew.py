@@ -69,7 +69,7 @@ def derive_skew(window: Window, residency: Residency) -> Skew | None:
 
 def _hits(window: Window, per_token: int) -> float | None:
     """Share of the experts' use that met memory, over the last minute of generation; None when it is not counted."""
-    ledger = derive_ledger(window, min(LOOK_BACK_NS, _generating_ns(window)))
+    ledger = derive_ledger(window, min(LOOK_BACK_NS, window.loaded_ns))
     if ledger is None or ledger.span_ns < MIN_SPAN_NS or ledger.churn_bytes is None:
         return None
     if ledger.method not in (Method.LEDGER, Method.REFAULTS):
@@ -81,15 +81,6 @@ def _hits(window: Window, per_token: int) -> float | None:
     if tokens is None or tokens < MIN_TOKENS:
         return None
     return 1 - (ledger.churn_bytes + (ledger.first_bytes or 0)) / (tokens * per_token)
-
-
-def _generating_ns(window: Window) -> int:
-    """Time since the server was last loading: what a load reads is no use."""
-    now = window.now
-    for sample in reversed(window.samples):
-        if sample.server.phase is Phase.LOADING:
-            return now.mono_ns - sample.mono_ns
-    return window.span_ns
 
 
 def _text(evenness: Evenness, r: float, h: float) -> str:

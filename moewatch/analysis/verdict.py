@@ -80,7 +80,6 @@ class Judged(Struct, frozen=True, kw_only=True):
     state: State
     turned: float | None = None  # cache turnovers in the present episode
     cost: float | None = None
-    is_costly: bool = False  # paging costs time now
     is_early: bool = False  # it looks like thrashing, but a change of topic would, too
     missing: tuple[str, ...] = ()  # what would be needed
 
@@ -132,7 +131,6 @@ def judge(
         state=state,
         turned=turned,
         cost=signals.cost_long if state is State.THRASHING else signals.cost_short,
-        is_costly=hot,
         is_early=episode is not None and state is State.WARMING,
         missing=_missing(window, signals) if state is State.UNKNOWN else (),
     )

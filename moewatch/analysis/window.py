@@ -7,7 +7,7 @@ while monotonic time stood still) or time that goes back begins a new one, so no
 from msgspec import Struct
 from msgspec.structs import replace
 
-from moewatch.domain.sample import Header, OtherProcess, ResidencyReading, Sample
+from moewatch.domain.sample import Header, OtherProcess, Phase, ResidencyReading, Sample
 from moewatch.units import S
 
 SPAN_NS = 75 * S  # longest look-back of any figure (working set: a minute) with room for slow intervals
@@ -97,6 +97,14 @@ class Window(Struct, frozen=True, kw_only=True):
     def span_ns(self) -> int:
         """From the oldest Sample to the newest."""
         return self.samples[-1].mono_ns - self.samples[0].mono_ns if self.samples else 0
+
+    @property
+    def loaded_ns(self) -> int:
+        """Time since the server was last loading, as far back as is kept: what a load reads is no use of the model."""
+        for sample in reversed(self.samples):
+            if sample.server.phase is Phase.LOADING:
+                return self.now.mono_ns - sample.mono_ns
+        return self.span_ns
 
     def since(self, age_ns: int) -> tuple[Sample, ...]:
         """The Samples of the last `age_ns`, oldest first; the first is the closest to that age."""

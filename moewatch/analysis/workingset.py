@@ -45,7 +45,7 @@ def derive_working_set(window: Window, rates: Rates, residency: Residency, memor
     fits = derive_fits(rates, memory)
     needed = _needed(window)
     resident = memory.model_resident_bytes
-    ledger = derive_ledger(window, min(LOOK_BACK_NS, _worked_ns(window))) if window.samples else None
+    ledger = derive_ledger(window, min(LOOK_BACK_NS, window.loaded_ns)) if window.samples else None
     if ledger is None or ledger.span_ns < MIN_SPAN_NS or resident is None or needed is None or not _works(window):
         return WorkingSet(fits_bytes=fits)
     if ledger.again_bytes is None or ledger.method is Method.NONE:
@@ -106,15 +106,6 @@ def _miss(window: Window, rates: Rates, ledger: Ledger, active: int) -> float | 
     if not tokens or not active or ledger.churn_bytes is None:
         return rates.miss_ratio
     return ledger.churn_bytes / (tokens * active)
-
-
-def _worked_ns(window: Window) -> int:
-    """Time since the server was last loading: what a load reads is no use of the model."""
-    now = window.now
-    for sample in reversed(window.samples):
-        if sample.server.phase is Phase.LOADING:
-            return now.mono_ns - sample.mono_ns
-    return window.span_ns
 
 
 def _high(ledger: Ledger, resident: int, needed: int) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from moewatch.analysis.kvcache import DEFAULT_KV_TYPE, KV_TYPES, MAX_CONTEXT
 from moewatch.cli import output
 from moewatch.cli.options import add_output, new_parser, typed
 from moewatch.clock import SystemClock
@@ -9,22 +10,9 @@ from moewatch.domain.estimate import Estimate
 from moewatch.errors import ExitCode
 from moewatch.units import parse_size
 
-MAX_PROMPT_TOKENS = MAX_CONTEXT_TOKENS = 1 << 27
-KV_TYPES = (
-    "f32",
-    "f16",
-    "bf16",
-    "q8_0",
-    "q5_1",
-    "q5_0",
-    "q4_1",
-    "q4_0",
-    "iq4_nl",
-)  # analysis/kvcache.py, imported late
-
 
 def _tokens(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) <= MAX_CONTEXT_TOKENS):
+    if not (text.isdecimal() and 0 < int(text) <= MAX_CONTEXT):
         raise ValueError(f"{text!r} is no number of tokens; write for instance 8192")
     return int(text)
 
@@ -66,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--kv-type",
-        choices=KV_TYPES,
-        default="f16",
+        choices=tuple(KV_TYPES),
+        default=DEFAULT_KV_TYPE,
         metavar="T",
         help=f"type of the context's cache: {', '.join(KV_TYPES)}",
     )

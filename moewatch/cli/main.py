@@ -1,7 +1,6 @@
 """Which command was asked for. Nothing heavy is imported before that is known."""
 
 import importlib
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -67,8 +66,3 @@ def _dispatch(argv: list[str]) -> int:
     except SystemExit as exit_:
         return int(exit_.code or 0) if not isinstance(exit_.code, str) else int(ExitCode.USAGE)
     return int(module.main(options))
-
-
-def platform_is_linux() -> bool:
-    """Everything that reads a live process needs Linux."""
-    return sys.platform.startswith("linux")

@@ -20,10 +20,6 @@ class ExpertFigures(Struct, frozen=True, kw_only=True):
     came_ns: "array[int]"  # when it was last seen to reach half of its bytes
     left_ns: "array[int]"  # when it was last seen to fall below half
 
-    def changed_since(self, mark: "ExpertFigures") -> tuple[int, ...]:
-        """By how much each share differs from that at the mark, -255 to 255."""
-        return tuple(now - then for now, then in zip(self.share, mark.share, strict=True))
-
 
 class ExpertSlice(Struct, frozen=True, kw_only=True):
     """The part of one expert in one tensor; `pages` are runs (first page of the file, count, resident), in order."""

@@ -163,6 +163,11 @@ class ProcessReading(Struct, frozen=True, kw_only=True):
     swap_bytes: Count | None = None
     locked_bytes: Count | None = None
 
+    @property
+    def cpu_ns(self) -> int | None:
+        """CPU time of all its threads since it began; None when either part is unknown."""
+        return None if self.utime_ns is None or self.stime_ns is None else self.utime_ns + self.stime_ns
+
 
 class DeviceReading(Struct, frozen=True, kw_only=True):
     """One row of /proc/diskstats (Documentation/admin-guide/iostats.rst); sectors are 512 bytes."""

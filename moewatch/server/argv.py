@@ -9,7 +9,6 @@ from msgspec import Struct
 from moewatch.domain.sample import LoadMode
 
 ALL_LAYERS = 1 << 30  # `-ngl all`: more than any model has
-DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 PATTERN_LIMIT = 512  # characters of one -ot pattern; the longest seen in use has about 200
 

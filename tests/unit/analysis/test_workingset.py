@@ -26,7 +26,7 @@ TRUTH = 1_665_262_400  # uniform routing uses all experts: the whole model
 
 def judge(found: Window) -> WorkingSet:
     active = derive_active_bytes(found.header.model, found.carried.residency)
-    rates, _ = derive_rates(found, active, None)
+    rates = derive_rates(found, active, None)
     residency = derive_residency(found)
     return derive_working_set(found, rates, residency, derive_memory(found, residency))
 

@@ -6,7 +6,7 @@ Each function returns one sentence (or two that belong together), or None when i
 from moewatch.analysis.situation import Situation
 from moewatch.analysis.words import QUIET_BYTES_PER_S, per_second, remedy_of, size
 from moewatch.domain.frame import Method, Note, State
-from moewatch.domain.sample import GapReason, LoadMode
+from moewatch.domain.sample import GapReason
 from moewatch.units import GIB, UNKNOWN, S, format_duration, format_gib, format_mb, format_rate
 
 # file systems without a row in /proc/diskstats (their reads are counted per process only)
@@ -174,10 +174,3 @@ def estimated(now: Situation) -> str | None:
     low, high = (format_rate(each) for each in expected)
     said = f"Estimated {low}-{high}" if low != high else f"Estimated {low}"
     return f"{said}, measured {format_rate(rate)} tokens/s."
-
-
-def load_mode_word(mode: LoadMode) -> str:
-    """`mapped (mmap)`, `not mapped (none)`; a dash when unknown."""
-    if mode.is_mapped is None:
-        return UNKNOWN
-    return f"mapped ({mode})" if mode.is_mapped else f"not mapped ({mode})"

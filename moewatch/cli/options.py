@@ -148,7 +148,10 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """`--json` and `--color`."""
     parser.add_argument("--json", action="store_true", help="JSON on stdout")
     parser.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="colour (NO_COLOR is honoured)"
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour of the dashboard (NO_COLOR is honoured); text on stdout has none",
     )
 
 

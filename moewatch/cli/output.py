@@ -1,4 +1,4 @@
-"""Owns stdout: data only. Colour follows --color and NO_COLOR (no-color.org)."""
+"""Owns stdout: data only, and without colour; only the dashboard has some."""
 
 import codecs
 import io
@@ -6,9 +6,9 @@ import os
 import sys
 
 from msgspec import Struct
-from msgspec.json import encode
 from msgspec.structs import replace
 
+from moewatch.domain.encoding import encode_json
 from moewatch.domain.frame import ExpertMap, Frame, State
 from moewatch.domain.labels import ASCII_SYMBOL, SYMBOL
 from moewatch.units import UNKNOWN
@@ -61,7 +61,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 def json_line(record: Struct | dict[str, object]) -> None:
     """One JSON object on a line of its own in UTF-8 (RFC 8259) whatever the locale, flushed: who reads it may be waiting."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(encode(record) + b"\n")
+    sys.stdout.buffer.write(encode_json(record) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -88,13 +88,6 @@ def printable(text: str) -> str:
 def line(text: str = "") -> None:
     """One line of text, flushed."""
     print(printable(text), flush=True)
-
-
-def wants_colour(choice: str) -> bool:
-    """Whether to colour what goes to stdout: `always`, `never`, or `auto` (a terminal that is not dumb, and no NO_COLOR)."""
-    if choice != "auto":
-        return choice == "always"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def is_terminal() -> bool:

@@ -14,11 +14,10 @@ from typing import Self
 from msgspec import Struct
 
 from moewatch.clock import Clock
-from moewatch.domain.experts import ExpertFigures, ExpertSlice
+from moewatch.domain.experts import ExpertFigures
 from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.domain.sample import Gap, ResidencyReading
 from moewatch.linux.activity import FileCacheActivity, Level
-from moewatch.linux.inspection import inspect_expert
 from moewatch.linux.pagecache import Backend, PageCache, probe
 from moewatch.linux.parts import Parts, layers_not_needed
 from moewatch.linux.root import ReadingError
@@ -173,16 +172,6 @@ class ResidencyScanner:
         if rotation is None or not rotation.count or not rotation.scan.experts.n_expert:
             return None
         return rotation.scan.experts.figures()
-
-    def inspect(self, layer: int, expert: int) -> tuple[ExpertSlice, ...]:
-        """One expert page by page, now; empty when it cannot be known, or there is no such expert."""
-        with self._reading_or_closing:
-            try:
-                return (
-                    inspect_expert(self._page_cache, self._layout, self._shards, layer, expert) if self._shards else ()
-                )
-            except ReadingError:
-                return ()
 
     def _open(self) -> None:
         if self._rotation is not None or self._stop.is_set():

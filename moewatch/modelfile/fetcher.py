@@ -61,7 +61,6 @@ class Fetcher:
         self._clients: dict[str, httpx.Client] = {}
         self._lock = threading.Lock()
         self.fetched_bytes = 0
-        self.n_requests = 0
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +157,6 @@ class Fetcher:
             request = client.build_request("GET", at, headers=dict(headers))
             if self._token is not None and _origin(at) == self._token_origin:
                 request.headers["Authorization"] = f"Bearer {self._token}"
-            self.n_requests += 1
             if self._clock.mono_ns() > deadline_ns:
                 raise self._too_slow(url)
             try:

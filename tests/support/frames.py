@@ -41,8 +41,6 @@ from moewatch.domain.sample import (
 )
 from moewatch.units import GIB, MB, MIB, S
 
-GIB_10 = GIB // 10  # a tenth
-
 
 def wall(text: str) -> int:
     """Nanoseconds of a time of day, UTC, on the day of the design's example."""

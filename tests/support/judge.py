@@ -13,7 +13,6 @@ GRACE_S = 6.0  # after a change any state is accepted, but for thrashing where i
 CALLED_WITHIN_S = 12.0  # or one turnover of the cache, where that is longer
 KEPT = 0.9
 MATCHED = 0.85
-MIN_SPAN_S = 15.0  # a shorter span of thrashing need not be called
 
 
 @dataclass

@@ -87,7 +87,6 @@ class Server:
         self.seen: set[int] = set()
         self.read = self.again = self.tokens = self.faults = 0
         self.busy_s = self.stalled_s = self.cpu_s = 0.0
-        self.dense_s = 0.0
         self.phase = Phase.IDLE
         self.dense_resident = 0
         self.slots = (machine.cache_bytes - machine.dense_bytes) // machine.expert_bytes

@@ -99,14 +99,6 @@ def test_a_denied_pressure_file_is_not_called_switched_off() -> None:
     assert remarks.no_stall_figures(replace(STEADY, gaps=(Gap(field="pressure", reason=GapReason.DENIED),))) is None
 
 
-@pytest.mark.parametrize(
-    ("mode", "wanted"),
-    [(LoadMode.MMAP, "mapped (mmap)"), (LoadMode.DIO, "not mapped (dio)")],
-)
-def test_load_mode_in_words(mode: LoadMode, wanted: str) -> None:
-    assert remarks.load_mode_word(mode) == wanted
-
-
 def expecting(
     state: State = State.STEADY, *, window_s: int = 10, rate: float | None = 3.6, n_active: int = 1
 ) -> Situation:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from moewatch.cache.filemap import FileMap
+from moewatch.domain.layout import Tensor, WeightClass
 from moewatch.domain.sample import GapReason
 from moewatch.linux.root import ReadingError
 from tests.support.layouts import layout_of, moe_tensors, sparse_file
@@ -39,6 +40,29 @@ def test_an_experts_pages_are_those_it_touches(tmp_path: Path) -> None:
     assert found.pages == ((first, 1, False), (first + 1, 1, True), (first + 2, 2, False))  # it begins inside a page
     assert files.slices(layout, 1, 8) == ()
     assert files.slices(None, 1, 5) == ()
+    files.close()
+
+
+def test_an_expert_is_in_every_tensor_that_holds_a_slice_of_it(tmp_path: Path) -> None:
+    path = sparse_file(tmp_path / "a.gguf", 64 * PAGE)
+    tensors = [
+        Tensor(
+            name=f"blk.0.ffn_{part}_exps.weight",
+            file_index=0,
+            offset=at * PAGE,
+            size_bytes=32 * PAGE,
+            weight_class=WeightClass.EXPERT,
+            layer=0,
+            n_expert=8,
+        )
+        for part, at in (("gate", 0), ("down", 32))
+    ]
+    cache = ScriptedPageCache()
+    cache.add(path)[8:11] = bytes([RESIDENT]) * 3
+    files = FileMap(cache)
+    gate, down = files.slices(layout_of([path], tensors), 0, 2)
+    assert (gate.tensor, gate.file, gate.pages) == (tensors[0].name, "a.gguf", ((8, 3, True), (11, 1, False)))
+    assert (down.tensor, down.pages) == (tensors[1].name, ((40, 4, False),))
     files.close()
 
 

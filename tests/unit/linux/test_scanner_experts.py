@@ -332,18 +332,3 @@ def test_small_slices_share_the_figure_of_their_tensor(tmp_path: Path) -> None:
     assert figures is not None
     assert list(figures.share) == [255] * 4
     scanner.stop()
-
-
-def test_one_expert_page_by_page(bench: Bench) -> None:
-    bench.set(1, 2, RESIDENT, 3)
-    assert bench.scanner.inspect(1, 2) == (), "nothing is open yet"
-    bench.scan()
-    gate, down = bench.scanner.inspect(1, 2)
-    first = (2 * N_EXPERT + 2) * SLICE
-    assert (gate.tensor, gate.file) == ("blk.1.ffn_gate_exps.weight", "m.gguf")
-    assert (gate.offset, gate.length) == (first * PAGE, SLICE * PAGE)
-    assert gate.pages == ((first, 3, True), (first + 3, SLICE - 3, False))
-    assert down.pages == tuple((at + N_EXPERT * SLICE, count, there) for at, count, there in gate.pages)
-    assert bench.scanner.inspect(1, 99) == ()
-    bench.cache.mincore_error = MISSING
-    assert bench.scanner.inspect(1, 2) == ()

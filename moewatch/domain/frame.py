@@ -278,7 +278,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     cause: Cause = Cause.UNKNOWN
     headline: str = ""
     headline_short: str = ""  # the same in 38 columns
-    remarks: tuple[str, ...] = ()  # sentences on what is special here (analysis/words.py)
+    remarks: tuple[str, ...] = ()  # sentences on what is special here (analysis/remarks.py)
     evidence: tuple[Evidence, ...] = ()
     notes: tuple[Note, ...] = ()
     advice: tuple[Advice, ...] = ()

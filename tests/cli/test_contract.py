@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import msgspec
+import msgspec.inspect
 import pytest
 
 from moewatch.cli.main import COMMANDS
-from moewatch.domain.frame import ExpertMap
+from moewatch.domain.frame import ExpertMap, Frame
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "tests/fixtures/traces/b50-1.jsonl.gz"
@@ -62,6 +63,29 @@ def test_every_flag_and_command_is_documented(name: str) -> None:
     assert not {flag for flag in flags if flag not in documented}
     if name in COMMANDS:
         assert f"`moewatch {name}" in documented
+
+
+def keys_of(kind: object) -> set[str]:
+    """All keys that a record of this type has in JSON, those of the records in it included."""
+    found: set[str] = set()
+    if isinstance(kind, msgspec.inspect.StructType):
+        for field in kind.fields:
+            found |= {field.encode_name} | keys_of(field.type)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        found = set().union(*map(keys_of, kind.types))
+    elif isinstance(kind, msgspec.inspect.VarTupleType):
+        found = keys_of(kind.item_type)
+    return found
+
+
+def test_every_key_of_a_frame_is_documented() -> None:
+    keys = keys_of(msgspec.inspect.type_info(Frame))
+    assert {"reread_bytes_per_s", "levels_off", "since_wall_ns"} <= keys
+    pages = [(ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8") for name in ("cli", "trace")]
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", pages[0]))))
+    # of the header, which a Frame repeats: host, devices, the model's summary, the reasons of gaps
+    named |= set(re.findall(r"`(\w+)`", pages[1]))
+    assert not keys - named
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,10 @@ def _wait(now: Situation) -> Iterator[Advice]:
 def _is_pushed_out(now: Situation) -> bool:
     """Whether parts of the model leave as fast as others come: no end may be promised."""
     again, departed = now.rates.reread_bytes_per_s, now.rates.departed_bytes_per_s
-    return again is not None and departed is not None and departed >= LEVELS_OFF_RATIO * again and again > 0
+    if again is None or departed is None:
+        return False
+    read = again + (now.rates.first_read_bytes_per_s or 0.0)
+    return departed >= LEVELS_OFF_RATIO * read and read > 0
 
 
 def _compute_bound(now: Situation) -> Iterator[Advice]:

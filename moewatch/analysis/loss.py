@@ -8,17 +8,20 @@ from moewatch.domain.sample import Phase
 from moewatch.units import S
 
 LIGHT, MODERATE, SEVERE = 0.05, 0.20, 0.50  # shares of the time, as docs/reference/cli.md defines them
+# While a prompt is read the tokens before it still tell the speed: a request every 10 s shall not change the severity twice
+# each (0.57 by rate and 0.17 by wait in turn, recorded). Once it has filled half of the span, they are too few.
+MAX_PROMPT_SHARE = 0.5
 PAGING_COST = 0.01  # below this share of disk waits, slower tokens have another reason (a longer context, fewer cores)
 
 
 def derive_rate_loss(window: Window, since_ns: int | None, best: Best | None) -> float | None:
-    """1 - tokens/s / best steady tokens/s of this run; None at another number of requests in work, or while a prompt is read.
+    """1 - tokens/s / best steady tokens/s of this run; None at another number of requests in work, or while a long prompt is read.
 
     Over the shortest span in which the best speed would have made 20 tokens, so that one token more or less is 5 % at most;
     over 10 s, or else within the present state (`since_ns`).
     """
     now = window.now.server
-    if best is None or now.n_active != best.n_active or now.phase is Phase.PROMPT:
+    if best is None or now.n_active != best.n_active:
         return None
     for age_ns in SPANS_NS:
         samples = window.since(age_ns)
@@ -26,6 +29,9 @@ def derive_rate_loss(window: Window, since_ns: int | None, best: Best | None) ->
         if age_ns > SPANS_NS[0] and (since_ns is None or a.mono_ns < since_ns):
             return None
         if best.tokens_per_s * (b.mono_ns - a.mono_ns) / S >= MIN_TOKENS:
+            prompts = sum(s.server.phase is Phase.PROMPT for s in samples)
+            if now.phase is Phase.PROMPT and prompts >= MAX_PROMPT_SHARE * len(samples):
+                return None
             rate = derive_token_rate(samples)
             return None if rate is None else max(0.0, 1 - rate / best.tokens_per_s)
     return None

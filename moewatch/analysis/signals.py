@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from moewatch.analysis.ledger import Ledger, between, derive_ledger
 from moewatch.analysis.window import Point, Window, difference
+from moewatch.domain.frame import Method
 from moewatch.domain.sample import LoadMode, Phase, Sample
 from moewatch.units import MB, MIB, S
 
@@ -145,7 +146,7 @@ def _cost(window: Window, ledger: Ledger | None, age_ns: int) -> tuple[str | Non
     `wait`: the time in which the disk was busy, times the share of its reads that brought back what had departed: what is
     read again / the rate at which this disk serves such reads. A disk that is throttled (io.max of a cgroup, a cloud
     volume) is idle while one waits for it: memory stalls see that, so the larger of the two counts. `stall`: memory
-    pressure alone, where the disk has no row.
+    pressure alone, where the disk has no row. Of a stall only the target's part counts (`_own_stall_share`).
     Over 10 s, by wait: thrashing 0.10 to 0.65, a topic change 0.13 at most, all else 0.05 at most (19 recordings).
     """
     if ledger is None or ledger.churn_bytes is None or ledger.again_bytes is None:
@@ -156,7 +157,8 @@ def _cost(window: Window, ledger: Ledger | None, age_ns: int) -> tuple[str | Non
     if span_ns <= 0 or ledger.span_ns <= 0:
         return None, None, None
     stalled = _stalled(a.sample, b.sample)
-    again = None if stalled is None else min(1.0, stalled / span_ns)
+    own = _own_stall_share(a.sample, b.sample, ledger, window.header.host.page_bytes)
+    again = None if stalled is None else min(1.0, stalled / span_ns) * own
     churn = None if again is None else again * (ledger.churn_bytes / ledger.again_bytes if ledger.again_bytes else 0.0)
     read = _device_read(a.sample, b.sample)
     if read is None:
@@ -165,6 +167,26 @@ def _cost(window: Window, ledger: Ledger | None, age_ns: int) -> tuple[str | Non
     busy = (b.busy_ns - a.busy_ns) / span_ns
     by_churn, by_again = (busy * min(1.0, part / served) for part in (ledger.churn_bytes, ledger.again_bytes))
     return "wait", max(by_churn, churn or 0.0), max(by_again, again or 0.0)
+
+
+def _own_stall_share(a: Sample, b: Sample, ledger: Ledger, page_bytes: int) -> float:
+    """The target's part of a memory stall: what it read again, of all that came back to the machine's page cache.
+
+    The kernel counts a memory stall where a task waits for a page that had departed. The machine's figure, all there is with
+    cgroup v1, holds every program's: beside a second server that thrashed, one that read nothing saw 0.15, and one that
+    thrashed as well had brought back 0.4 of all. Alone, the share was 0.99 to 1 (19 recordings).
+    """
+    if not ledger.again_bytes:
+        return 0.0
+    if a.pressure is None or a.pressure.scope != "system" or ledger.method is Method.MINCORE:
+        return 1.0  # its own, or what is known to be read again is a lower bound
+    everyone = difference(
+        a.vm.workingset_refault_file_total if a.vm else None, b.vm.workingset_refault_file_total if b.vm else None
+    )
+    if not everyone:
+        return 1.0
+    own_bytes = ledger.again_bytes * (b.mono_ns - a.mono_ns) / ledger.span_ns  # the ledger may span a sample less
+    return min(1.0, own_bytes / (everyone * page_bytes))
 
 
 def _device_read(a: Sample, b: Sample) -> int | None:

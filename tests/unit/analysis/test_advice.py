@@ -216,8 +216,9 @@ def test_idle_cores_are_not_called_compute_bound() -> None:
 def test_no_end_is_promised_while_as_much_leaves_as_comes() -> None:
     churning = Rates(reread_bytes_per_s=318e6, departed_bytes_per_s=317e6)
     assert advise(situation(State.WARMING, rates=churning))[0].title == "Look again in ten seconds."
-    arriving = Rates(reread_bytes_per_s=0.0, first_read_bytes_per_s=318e6, departed_bytes_per_s=0.0)
-    assert advise(situation(State.WARMING, rates=arriving))[0].title == "Wait: this ends by itself."
+    for again in (0.0, 0.4e6):  # a little comes back and leaves while much more arrives for the first time
+        arriving = Rates(reread_bytes_per_s=again, first_read_bytes_per_s=43e6, departed_bytes_per_s=again)
+        assert advise(situation(State.WARMING, rates=arriving))[0].title == "Wait: this ends by itself."
 
 
 def test_unknown_and_idle_advise_nothing_of_paging() -> None:

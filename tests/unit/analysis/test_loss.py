@@ -41,6 +41,18 @@ def test_loss_by_rate(tokens: int, n_active: int, phase: Phase, loss: float | No
     assert derive_rate_loss(made, None, None) is None
 
 
+@pytest.mark.parametrize(("prompt_s", "loss"), [(1, 0.5), (4, 0.5), (8, None)])
+def test_a_short_prompt_does_not_interrupt_the_loss_by_rate(prompt_s: int, loss: float | None) -> None:
+    """Tokens at half the best speed until the prompt came; its own time makes none and counts for none."""
+    last = 20 - prompt_s
+    made = window(
+        sample(t, tokens=5 * min(t, last), n_active=1, phase=Phase.GENERATE if t <= last else Phase.PROMPT)
+        for t in range(21)
+    )
+    found = derive_rate_loss(made, None, BEST)
+    assert found == (None if loss is None else pytest.approx(loss, abs=0.1))
+
+
 def test_a_slow_model_is_compared_over_a_longer_span_of_one_state() -> None:
     slow = Best(tokens_per_s=0.8, wall_ns=0, n_active=1)
     made = window(sample(t, tokens=t // 5, n_active=1) for t in range(61))

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -341,8 +340,6 @@ def test_an_address_that_is_none(server: subprocess.Popen[str], url: str) -> Non
 
 
 def test_an_address_without_a_server_is_a_gap(server: subprocess.Popen[str]) -> None:
-    started = time.monotonic()
     result = shell('M --once --json --for 0 --pid "$1" --url http://127.0.0.1:1', str(server.pid))
     gaps = [gap["detail"] for gap in json.loads(result.stdout)["gaps"] if gap["field"] == "server"]
     assert gaps == ["nothing listens on 127.0.0.1:1"]
-    assert time.monotonic() - started < WAIT_S

@@ -5,6 +5,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,10 +34,17 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a disk; /tmp may be a tmpfs, whose pages cannot be dropped."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        if not disks_of(KernelRoot.system(), Path(name)).devices:
+            pytest.skip("/var/tmp is on no disk")
+        yield Path(name)
+
+
 def evicted_file(directory: Path, pages: int) -> Path:
-    """On a disk's file system, written and dropped from the cache."""
-    if not disks_of(KernelRoot.system(), directory).devices:
-        pytest.skip("the temporary directory is on no disk")
+    """Written and dropped from the cache."""
     path = directory / "evicted"
     with path.open("wb") as file:
         file.write(os.urandom(pages * mmap.PAGESIZE))
@@ -60,9 +68,9 @@ def scripted(tmp_path: Path) -> Iterator[tuple[ScriptedPageCache, bytearray, int
 Scripted = tuple[ScriptedPageCache, bytearray, int]
 
 
-def test_23_pages_touched_are_23_major_faults_and_23_resident_pages(tmp_path: Path) -> None:
+def test_23_pages_touched_are_23_major_faults_and_23_resident_pages(disk: Path) -> None:
     """In a child, so that nothing else faults between the two readings."""
-    path = evicted_file(tmp_path, 512)
+    path = evicted_file(disk, 512)
     script = """
 import json, mmap, os, sys
 from moewatch.linux.pid import read_process
@@ -92,8 +100,8 @@ print(json.dumps([after.majflt_total - before.majflt_total, after.read_bytes_tot
 
 
 @needs("fincore", "vmtouch")
-def test_agrees_with_fincore_and_vmtouch(tmp_path: Path) -> None:
-    path = evicted_file(tmp_path, 1024)
+def test_agrees_with_fincore_and_vmtouch(disk: Path) -> None:
+    path = evicted_file(disk, 1024)
     with path.open("rb") as file:
         os.pread(file.fileno(), 300 * mmap.PAGESIZE, 100 * mmap.PAGESIZE)
     cache = SystemPageCache()
@@ -107,8 +115,8 @@ def test_agrees_with_fincore_and_vmtouch(tmp_path: Path) -> None:
     assert f"Resident Pages: {ours}/1024" in vmtouch
 
 
-def test_pages_that_were_squeezed_out_are_evicted_and_dropped_ones_are_not(tmp_path: Path) -> None:
-    path = evicted_file(tmp_path, 256)
+def test_pages_that_were_squeezed_out_are_evicted_and_dropped_ones_are_not(disk: Path) -> None:
+    path = evicted_file(disk, 256)
     cache = SystemPageCache()
     with opened(path) as fd:
         assert cache.cachestat(fd, 0, 0) == pagecache.CacheStat(nr_cache=0)
@@ -160,8 +168,8 @@ def test_address_space_is_bounded_whatever_the_length(tmp_path: Path, monkeypatc
     assert sum(lengths) == 100 << 20
 
 
-def test_an_offset_within_a_page_is_a_programmers_error(tmp_path: Path) -> None:
-    with opened(evicted_file(tmp_path, 1)) as fd, pytest.raises(ValueError, match="multiple"):
+def test_an_offset_within_a_page_is_a_programmers_error(disk: Path) -> None:
+    with opened(evicted_file(disk, 1)) as fd, pytest.raises(ValueError, match="multiple"):
         SystemPageCache().mincore(fd, 1, 4096)
 
 
@@ -172,9 +180,9 @@ def test_a_closed_file_is_unsupported() -> None:
 
 
 @needs(root=True)
-def test_someone_else_gets_no_false_100_percent(tmp_path: Path) -> None:
+def test_someone_else_gets_no_false_100_percent(disk: Path) -> None:
     """A cold file, asked about by a user who may only read it: mincore would say all is resident."""
-    path = evicted_file(tmp_path, 64)
+    path = evicted_file(disk, 64)
     path.chmod(0o644)
     script = """
 import ctypes, json, mmap, os, sys
@@ -275,7 +283,7 @@ def test_probe_knows_nothing_when_both_are_refused(scripted: Scripted, first: Re
     assert caught.value.reason is GapReason.DENIED
 
 
-def test_errors_of_the_kernel_have_their_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_kernel_have_their_reasons(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = SystemPageCache()
 
     def fails_with(number: int) -> None:
@@ -285,7 +293,7 @@ def test_errors_of_the_kernel_have_their_reasons(tmp_path: Path, monkeypatch: py
 
         monkeypatch.setattr(cache, "_syscall", call)
 
-    with opened(evicted_file(tmp_path, 1)) as fd:
+    with opened(evicted_file(disk, 1)) as fd:
         for number, reason in ((1, GapReason.DENIED), (38, GapReason.UNSUPPORTED), (95, GapReason.UNSUPPORTED)):
             fails_with(number)
             with pytest.raises(ReadingError) as caught:

@@ -39,7 +39,7 @@ def disk() -> Iterator[Path]:
     """A folder on a disk; /tmp may be a tmpfs, whose pages cannot be dropped."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         if not disks_of(KernelRoot.system(), Path(name)).devices:
-            pytest.skip("/var/tmp is on no disk")
+            pytest.skip("var/tmp is on no disk")
         yield Path(name)
 
 

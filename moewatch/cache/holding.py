@@ -13,6 +13,7 @@ from moewatch.cache.holder import STEP_BYTES
 from moewatch.cache.runs import Run, total
 from moewatch.clock import Clock
 from moewatch.errors import ForbiddenError, MoewatchError, UnusableFileError
+from moewatch.linux.capability import IPC_LOCK, has_capability
 from moewatch.linux.cgroup import CgroupPaths, locate, read_cgroup
 from moewatch.linux.meminfo import read_memory
 from moewatch.linux.pressure import read_pressure
@@ -20,7 +21,6 @@ from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.units import KIB, MIB, S, format_size
 
 ANSWER_NS = 60 * S  # for 16 MiB: even a disk that is busy with a thrashing server gives 1 MB/s
-_CAP_IPC_LOCK = 14  # linux/capability.h
 
 
 class HeldStep(Struct, frozen=True, kw_only=True):
@@ -93,9 +93,8 @@ def steps(files: Sequence[Sequence[Run]]) -> Iterator[tuple[int, int, int]]:
 
 def locked_limit() -> int | None:
     """How many bytes this user may lock (RLIMIT_MEMLOCK, the hard limit: the soft one is raised); None: any."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("CapEff:") and int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1:
-            return None
+    if has_capability(IPC_LOCK):
+        return None
     hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from moewatch.cache.plan import class_runs
 from moewatch.cache.runs import Run, first_bytes, intersect, normalise, subtract, total
 from moewatch.domain.frame import Frame, State
+from moewatch.domain.labels import READY_DENSE_RATIO
 from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.domain.sample import LoadMode, Phase
 from moewatch.domain.warm import FileRun
@@ -24,7 +25,6 @@ from moewatch.units import MIB, S, format_size
 # left 9 %, of which programs keep 6; with less than two read-ahead windows a thread the server reads the same page twice.
 STREAM_RATIO, STREAM_FLOOR_BYTES = 0.03, 16 * MIB
 EVEN_RATIO = 0.9  # a hot set of so much of the experts says nothing of which are hot
-COLD_DENSE_RATIO = 0.98  # below, weights that every token needs have been pushed out (domain/labels.py)
 MAX_RANGES = 16_384  # mappings of one process; the kernel's default limit is 65,530 (vm.max_map_count)
 SLOWER_RATIO = 0.8  # of the speed before ...
 SLOWER_NS = 10 * S  # ... for so long: the rate itself is one of 10 s, so this is 20 s of slower work
@@ -124,7 +124,7 @@ def _decide_moe(facts: Facts, parts: Sequence[Part]) -> Decision:
         )
     if Part.HOT in parts and facts.hot_bytes is not None:
         return _decide_hot(facts)
-    if facts.has_worked and facts.dense_ratio is not None and facts.dense_ratio < COLD_DENSE_RATIO:
+    if facts.has_worked and facts.dense_ratio is not None and facts.dense_ratio < READY_DENSE_RATIO:
         return Decision(
             helps=True,
             reason="Weights that every token needs are being pushed out; holding them keeps them in memory.",

@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from moewatch.domain.sample import GapReason
-from moewatch.errors import ParseError
+from moewatch.linux.capability import FOWNER, has_capability
 from moewatch.linux.root import ReadingError
 
 MINCORE_CHUNK_BYTES = 16 << 20  # measured: chunks below 16 MiB cost more per byte; bounds address space and buffer
@@ -31,7 +31,6 @@ _PROT_READ = 1
 _MAP_SHARED = 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _OVERLAY_MAGIC = 0x794C7630  # linux/magic.h
-_CAP_FOWNER = 3  # linux/capability.h
 _OVERFLOW_UID = 65534  # what stat(2) shows for owners that this user namespace does not know
 _FULL_UID_MAP = b"4294967295"
 
@@ -164,7 +163,7 @@ def mincore_tells_truth(fd: int) -> bool:
         owner = os.fstat(fd).st_uid
         if owner == os.geteuid():
             return True
-        if _has_fowner() and (owner != _OVERFLOW_UID or _knows_all_users()):
+        if has_capability(FOWNER) and (owner != _OVERFLOW_UID or _knows_all_users()):
             return True
         # asks the kernel as itself (effective ids), not by comparing mode bits: ACLs and read-only mounts count
         return os.access(f"/proc/self/fd/{fd}", os.W_OK, effective_ids=os.access in os.supports_effective_ids)
@@ -221,34 +220,13 @@ def _mincore_sees_any(page_cache: PageCache, fd: int, size: int) -> bool:
 
 
 @functools.cache
-def _has_fowner() -> bool:
-    """CAP_FOWNER in the effective set; capabilities do not change while this program runs."""
-    return _has_capability(_read_own("/proc/self/status"), _CAP_FOWNER)
-
-
-@functools.cache
 def _knows_all_users() -> bool:
     """Whether this is the first user namespace, where no owner is hidden behind the overflow id."""
-    return _read_own("/proc/self/uid_map").split()[-1:] == [_FULL_UID_MAP]
-
-
-def _read_own(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - of this process itself, never of a tree under test
-            return file.read(1 << 16)
+        with open("/proc/self/uid_map", "rb") as file:  # noqa: PTH123 - of this process itself, never of a tree under test
+            return file.read(1 << 16).split()[-1:] == [_FULL_UID_MAP]
     except OSError:
-        return b""
-
-
-def _has_capability(status: bytes, bit: int) -> bool:
-    for line in status.split(b"\n"):
-        key, _, value = line.partition(b":")
-        if key == b"CapEff":
-            try:
-                return bool(int(value, 16) >> bit & 1)
-            except ValueError:
-                raise ParseError("CapEff of /proc/self/status is no number") from None
-    return False
+        return False
 
 
 def _cachestat_error(number: int) -> ReadingError:

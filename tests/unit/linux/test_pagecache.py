@@ -15,6 +15,7 @@ import pytest
 from moewatch.domain.sample import GapReason
 from moewatch.linux import pagecache
 from moewatch.linux.blockdev import disks_of
+from moewatch.linux.capability import parse_capability
 from moewatch.linux.pagecache import Backend, SystemPageCache, mincore_tells_truth, open_for_asking, probe
 from moewatch.linux.root import KernelRoot, ReadingError
 from tests.support.requirements import needs
@@ -218,7 +219,7 @@ def test_whoever_may_write_the_file_is_told_the_truth(tmp_path: Path, monkeypatc
     with opened(path) as fd:
         assert mincore_tells_truth(fd)
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        monkeypatch.setattr(pagecache, "_has_fowner", lambda: False)
+        monkeypatch.setattr(pagecache, "has_capability", lambda _bit: False)
         monkeypatch.setattr(os, "access", lambda *_args, **_keywords: True)
         assert mincore_tells_truth(fd)
         monkeypatch.setattr(os, "access", lambda *_args, **_keywords: False)
@@ -232,7 +233,7 @@ def test_a_capability_over_an_unknown_owner_is_none(tmp_path: Path, monkeypatch:
     with opened(path) as fd:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         monkeypatch.setattr(os, "access", lambda *_args, **_keywords: False)
-        monkeypatch.setattr(pagecache, "_has_fowner", lambda: True)
+        monkeypatch.setattr(pagecache, "has_capability", lambda _bit: True)
         assert mincore_tells_truth(fd)
         monkeypatch.setattr(pagecache, "_knows_all_users", lambda: False)
         monkeypatch.setattr(pagecache, "_OVERFLOW_UID", path.stat().st_uid)
@@ -240,9 +241,9 @@ def test_a_capability_over_an_unknown_owner_is_none(tmp_path: Path, monkeypatch:
 
 
 def test_capabilities_are_read_by_bit() -> None:
-    assert pagecache._has_capability(b"Name:\tx\nCapEff:\t0000000000000008\n", 3)
-    assert not pagecache._has_capability(b"CapEff:\t00000000000000f7\n", 3)
-    assert not pagecache._has_capability(b"", 3)
+    assert parse_capability(b"Name:\tx\nCapEff:\t0000000000000008\n", 3)
+    assert not parse_capability(b"CapEff:\t00000000000000f7\n", 3)
+    assert not parse_capability(b"", 3)
 
 
 def test_probe_takes_cachestat_when_it_works(scripted: Scripted) -> None:

@@ -9,6 +9,7 @@ from moewatch.cli.stream import Printer
 from moewatch.domain.frame import Frame, Severity, State
 from moewatch.domain.labels import is_ready, state_label
 from moewatch.errors import ExitCode, UsageError
+from moewatch.export.text import format_advice
 from moewatch.units import S, format_duration
 
 DEFAULT_NS = 30 * S
@@ -105,4 +106,4 @@ def _print(frame: Frame, seconds: float, *, as_json: bool) -> None:
         {True: "ready", False: "cold", None: "readiness unknown: what of the model is in memory cannot be read"}[ready]
     )
     for advice in verdict.advice[:1]:
-        diagnostics.say(f"{advice.title}{f': {advice.command}' if advice.command else ''}")
+        diagnostics.say(format_advice(advice))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from moewatch.domain.frame import Frame, Method
+from moewatch.domain.frame import Advice, Frame, Method
 from moewatch.domain.labels import NOTE_WORDS, gap_words, state_label
 from moewatch.units import S, format_duration, format_mb, format_percent, format_rate, format_size
 
@@ -50,7 +50,7 @@ def format_page(frame: Frame) -> list[str]:
         f"{state_label(verdict, residency.dense_ratio)}  since {since}  confidence {format_percent(verdict.confidence)} %",
         verdict.headline,
         *verdict.remarks,
-        *(f"> {advice.title}{f': {advice.command}' if advice.command else ''}" for advice in verdict.advice[:1]),
+        *(f"> {format_advice(advice)}" for advice in verdict.advice[:1]),
         "",
         f"tokens/s        {format_rate(rates.tokens_per_s)}"
         + (f"   best {format_rate(rates.best_tokens_per_s)}" if rates.best_tokens_per_s else ""),
@@ -68,6 +68,11 @@ def format_page(frame: Frame) -> list[str]:
     lines.extend(_listed("notes", (NOTE_WORDS[note] for note in verdict.notes)))
     lines.extend(_listed("not readable", map(gap_words, frame.gaps)))
     return lines
+
+
+def format_advice(advice: Advice) -> str:
+    """What to do on one line: `Raise the memory limit to 26.0 GiB (now 24.0 GiB): docker update ...`."""
+    return advice.title if advice.command is None else f"{advice.title.removesuffix('.')}: {advice.command}"
 
 
 def _listed(name: str, entries: Iterable[str]) -> Iterator[str]:

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from moewatch.domain.frame import Note
+from moewatch.domain.frame import Advice, Note
 from moewatch.domain.labels import GAP_REASON_WORDS, NOTE_WORDS, gap_words
 from moewatch.domain.sample import Gap, GapReason
-from moewatch.export.text import format_page
+from moewatch.export.text import format_advice, format_page
 from tests.support.frames import design_frame
 
 NO_WAITS = Gap(field="process.blkio_delay_ns_total", reason=GapReason.ABSENT, detail="kernel.task_delayacct is 0")
@@ -41,3 +41,9 @@ def test_every_note_and_every_reason_has_words() -> None:
 )
 def test_a_gap_says_what_is_missing(field: str, words: str) -> None:
     assert gap_words(Gap(field=field, reason=GapReason.VANISHED)) == words
+
+
+def test_an_advice_and_its_command_are_one_sentence() -> None:
+    advice = Advice(id="a", title="Warm it.", command="moewatch warm --pid 7", reason="", gain="", restart=False)
+    assert format_advice(advice) == "Warm it: moewatch warm --pid 7"
+    assert format_advice(msgspec.structs.replace(advice, command=None)) == "Warm it."

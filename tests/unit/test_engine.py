@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from moewatch import engine
 from moewatch.domain.frame import Frame, Method, State
-from moewatch.domain.sample import Gap, GapReason, Header, OwnReading, Sample
+from moewatch.domain.sample import Gap, GapReason, Header, OwnReading, Phase, Sample, ServerReading
 from moewatch.trace.reader import read_trace
 from moewatch.trace.writer import TraceWriter
+from tests.support import situations
 from tests.support.readings import GB, MB, header, sample
 
 TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
@@ -60,6 +61,15 @@ def test_own_cost_is_the_share_of_the_time() -> None:
     own = frames_of(header(), samples)[-1].own
     assert own.cpu_ratio == pytest.approx(0.01)
     assert own.rss_bytes == MB
+
+
+def test_the_first_advice_for_a_cold_server_is_to_warm_it() -> None:
+    cold = situations.scan(dense_resident_bytes=situations.DENSE // 5)
+    idle = ServerReading(phase=Phase.IDLE, source="slots", n_active=0)
+    samples = [situations.sample(t * 10**9, residency=cold, server=idle) for t in range(3)]
+    verdict = frames_of(situations.header(pid=7), samples)[-1].verdict
+    assert verdict.state is State.IDLE
+    assert verdict.advice[0].command == "moewatch warm --pid 7"
 
 
 def test_frame_is_the_documented_json() -> None:

@@ -28,6 +28,11 @@ class Rotation:
         """Whether the next unit is the first."""
         return self._unit == 0
 
+    @property
+    def share_done(self) -> float:
+        """How far the present rotation is, 0 to 1."""
+        return self._unit / max(1, self.scan.n_units)
+
     def confirm(self, now_ns: int) -> None:
         """All that was seen still holds at this moment, as is known without asking."""
         self._confirmed_ns = now_ns

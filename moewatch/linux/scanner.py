@@ -16,7 +16,7 @@ from msgspec import Struct
 from moewatch.clock import Clock
 from moewatch.domain.experts import ExpertFigures
 from moewatch.domain.layout import ModelLayout, WeightClass
-from moewatch.domain.sample import Gap, ResidencyReading
+from moewatch.domain.sample import Gap, GapReason, ResidencyReading
 from moewatch.linux.activity import FileCacheActivity, Level
 from moewatch.linux.pagecache import Backend, PageCache, probe
 from moewatch.linux.parts import Parts, layers_not_needed
@@ -152,6 +152,9 @@ class ResidencyScanner:
                 totals, age_ns = self._read_totals(rotation)
             except ReadingError as error:
                 return None, [*gaps, error.gap(FIELD)]
+            if totals is None and rotation.failure is None:
+                done = f"the first look at the page cache is under way, {100 * rotation.share_done:.0f} %"
+                gaps.append(Gap(field=f"{FIELD}.resident_bytes", reason=GapReason.ABSENT, detail=done))
             return self._reading(rotation, totals, age_ns), gaps
 
     def tensor_resident(self) -> Mapping[str, tuple[int, int]]:
@@ -262,12 +265,13 @@ class ResidencyScanner:
                 is_quiet = level.moved_bytes(last.level) <= QUIET_PASS_BYTES
                 if is_quiet and now_ns - last.mono_ns < LOOK_ANYWAY_NS:
                     return last.totals, 0
-            self._pass = self._count_whole_files(now_ns, level)
-            if self._pass is not None:
-                return self._pass.totals, 0
+            counted = self._count_whole_files(now_ns, level)
+            if counted is not None:
+                self._pass = counted
+                return counted.totals, 0
             self._pass_is_costly = True
-        if not rotation.count:
-            return None, 0
+        if not rotation.count:  # what was counted while it was cheap, with its age, else nothing yet
+            return (self._pass.totals, now_ns - self._pass.mono_ns) if self._pass else (None, 0)
         return rotation.scan.totals(), rotation.oldest_age_ns(now_ns) or 0
 
     def _count_whole_files(self, now_ns: int, level: Level | None) -> _Pass | None:

@@ -233,9 +233,22 @@ def test_a_costly_pass_is_noticed_early(tmp_path: Path, monkeypatch: pytest.Monk
     bench.cache.ns_per_page = 10 * MS
     bench.scanner._open()
     bench.cache.calls.clear()
-    reading = bench.read()
+    reading, (gap,) = bench.scanner.read()
     assert len(bench.cache.calls) == 1
+    assert reading is not None
     assert reading.resident_bytes is None
+    assert (gap.field, gap.detail) == ("residency.resident_bytes", "the first look at the page cache is under way, 0 %")
+    bench.scanner.stop()
+
+
+def test_before_the_first_look_is_over_an_older_count_is_told_with_its_age(bench: Bench) -> None:
+    bench.scanner._open()
+    bench.pages[5:9] = bytes([RESIDENT]) * 4
+    assert bench.read().resident_bytes == 4 * PAGE
+    bench.cache.ns_per_page = PASS_CPU_LIMIT_NS // PAGES + MS  # folios have become small
+    bench.clock.advance(2 * S)
+    second = bench.read()
+    assert (second.resident_bytes, second.totals_age_ns) == (4 * PAGE, 2 * S)
     bench.scanner.stop()
 
 

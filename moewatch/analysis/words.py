@@ -91,8 +91,8 @@ def _missing(now: Situation) -> str:
         return f"this needs {remedy}"
     if any(gap.reason is GapReason.DENIED for gap in now.gaps):
         return "the server belongs to another user; run moewatch as that user, or with sudo"
-    fields = {gap.field.split(".")[0] for gap in now.gaps}
-    if {"process", "residency"} & fields:
+    fields = {gap.field for gap in now.gaps}
+    if {"process", "process.read_bytes_total"} & fields and "residency" in fields:
         return "this kernel hides both disk reads and memory shares of the server"
     if now.server.source == "none" and now.server.phase is Phase.UNKNOWN:
         return "it is not known whether the server works; is its port reachable?"

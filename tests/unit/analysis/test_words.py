@@ -219,5 +219,8 @@ def test_unknown_says_what_is_missing() -> None:
         Gap(field="residency", reason=GapReason.UNSUPPORTED),
     )
     assert "disk reads and memory shares" in headline(situation(State.UNKNOWN, gaps=hidden))
+    wait = Gap(field="process.blkio_delay_ns_total", reason=GapReason.ABSENT)  # on most machines; hides nothing else
+    for some in ((wait,), (wait, hidden[0]), (wait, hidden[1])):
+        assert "disk reads and memory shares" not in headline(situation(State.UNKNOWN, gaps=some))
     quoted = (Gap(field="residency", reason=GapReason.DENIED, detail="as its user: sudo -u '#1001'"),)
     assert headline(situation(State.UNKNOWN, gaps=quoted)) == "Cannot judge: this needs sudo -u '#1001'."

@@ -29,14 +29,14 @@ def derive_evidence(window: Window, signals: Signals, rates: Rates, judged: Judg
     found = []
     ledger = signals.short
     if judged.cost is not None:
-        how = "the disk was busy" if signals.cost_by == "wait" else "the kernel says that tasks stood still"
+        how = "went into waiting" if signals.cost_by == "wait" else "tasks stood still, the kernel says, waiting"
         found.append(
             Evidence(
                 id="time_lost",
                 value=judged.cost,
                 unit="ratio",
                 threshold=v.COST_ENTER,
-                text=f"{format_percent(judged.cost)} % of the time {how} to bring back what had been pushed out.",
+                text=f"{format_percent(judged.cost)} % of the time {how} for what had been pushed out to come back.",
             )
         )
     if judged.turned is not None:
@@ -67,7 +67,7 @@ def derive_evidence(window: Window, signals: Signals, rates: Rates, judged: Judg
                 value=again,
                 unit="bytes/s",
                 threshold=float(v.READING_BYTES_PER_S),
-                text=f"{format_mb(again)} MB/s come back AGAIN ({_METHODS[ledger.method]}).",
+                text=f"{format_mb(again)} MB/s come back AGAIN over {ledger.span_s:.0f} s ({_METHODS[ledger.method]}).",
             )
         )
     if ledger is not None and ledger.departed_bytes is not None and ledger.read_bytes:
@@ -83,13 +83,15 @@ def derive_evidence(window: Window, signals: Signals, rates: Rates, judged: Judg
             )
         )
     if rates.memory_stall_ratio is not None:
+        pressure = window.now.pressure
+        whose = "Tasks of any program" if pressure is not None and pressure.scope == "system" else "Tasks"
         found.append(
             Evidence(
                 id="memory_stall_ratio",
                 value=rates.memory_stall_ratio,
                 unit="ratio",
                 threshold=None,
-                text=f"Tasks waited for memory {format_percent(rates.memory_stall_ratio)} % of the time (PSI).",
+                text=f"{whose} waited for memory {format_percent(rates.memory_stall_ratio)} % of the time (PSI).",
             )
         )
     return (*found, *_cautions(window, judged))

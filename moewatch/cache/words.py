@@ -105,7 +105,7 @@ def refusal_lines(preparation: Preparation) -> Iterator[str]:
         return
     left = max(0, plan.budget_bytes - plan.resident_bytes)
     yield ""
-    yield f"  room for the model     {format_size(plan.budget_bytes):>10}"
+    yield f"  room for the model     {format_size(plan.budget_bytes):>10}, without what is kept for programs"
     yield f"  in memory already      {format_size(plan.resident_bytes):>10}"
     yield f"  left to fill           {format_size(left):>10}"
     yield f"  the server is          {PHASE_WORDS[preparation.phase]:>10}"

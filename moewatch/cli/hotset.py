@@ -16,7 +16,7 @@ from moewatch.units import MS, S, format_duration, format_percent, format_size, 
 
 if TYPE_CHECKING:
     from moewatch.cache.heat import HeatWatch
-    from moewatch.cache.hotset import Hotset, Seen
+    from moewatch.cache.hotset import Hotset, Seen, Tier
     from moewatch.cache.warmup import Warmup
 
 SCHEMA = "moewatch-hotset/1"
@@ -224,10 +224,15 @@ def _lines(hotset: "Hotset") -> list[str]:
         tokens = f", {seen.tokens} tokens" if seen.tokens is not None else ""
         lines.append(f"  watched         {format_duration(seen.watched_ns)}, {seen.state or 'not judged'}{tokens}")
     lines += [
-        f"  heat {tier.heat:<10.3g} {format_size(tier.size_bytes)} in {_number(sum(map(len, tier.runs)), 'run')}"
+        f"  {_tier_name(tier, hotset):<15} {format_size(tier.size_bytes)} in {_number(sum(map(len, tier.runs)), 'run')}"
         for tier in hotset.tiers
     ]
     return lines
+
+
+def _tier_name(tier: "Tier", hotset: "Hotset") -> str:
+    """One moment knows no hotter and colder pages: then the figure says nothing."""
+    return f"heat {tier.heat:.3g}" if len(hotset.tiers) > 1 else "pages"
 
 
 def _number(count: int, noun: str) -> str:

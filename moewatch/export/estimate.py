@@ -232,7 +232,9 @@ def _verdict_lines(estimate: Estimate) -> list[str]:
             f"{format_size(placement.gpu_dense_bytes)} that every token needs{experts}; {format_size(placement.gpu_bytes)} in all",
         )
     host = placement.host_dense_bytes + placement.host_expert_bytes
-    if expectation.cached_ratio >= 1:
+    if not host:
+        share = "nothing: all weights are on the GPU"
+    elif expectation.cached_ratio >= 1:
         share = f"all of the {format_size(host)} of weights have room"
     else:
         missing = expectation.missing_bytes_per_token
@@ -266,7 +268,7 @@ def _prior_words(prior: Prior, *, is_moe: bool) -> str:
         if prior.ratio >= 1
         else f" (nobody knows its source: memory for {well} % lost half the speed where all experts were used alike, measured)"
     )
-    return f"{rule}; here it is {share}{doubt}"
+    return f"{rule}; here it is {share}, all memory against the experts alone{doubt}"
 
 
 def _command_lines(estimate: Estimate, model: Sequence[str]) -> list[str]:

@@ -62,7 +62,7 @@ def format_page(frame: Frame) -> list[str]:
         f"time lost       {format_percent(verdict.loss_ratio)} %   waiting for memory {format_percent(rates.memory_stall_ratio)} % (memory stall)",
         f"server holds    {format_size(memory.target_rss_bytes)} (RSS)   of it its own, not the model's {format_size(memory.target_anon_bytes)} (anonymous)",
         f"model in memory {format_size(memory.model_resident_bytes)}{of_total}   what every token needs {dense} %, experts {experts} %",
-        f"limit           {format_size(memory.limit_bytes)} ({memory.limit_scope or 'unknown'})   available {format_size(memory.available_bytes)}",
+        f"limit           {format_size(memory.limit_bytes)} ({memory.limit_scope or 'unknown'})   available {format_size(memory.available_bytes)} (free, or cache that would be given up)",
         f"rates over      {format_duration(rates.window_ns)}",
     ]
     lines.extend(_listed("notes", (NOTE_WORDS[note] for note in verdict.notes)))

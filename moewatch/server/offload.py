@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from moewatch.domain.layout import ModelLayout, Tensor
+from moewatch.domain.layout import ModelLayout, Tensor, WeightClass
 from moewatch.server.argv import Options
 
 # absent while so many tokens are generated = not needed: a needed tensor is read for every token, an expert tensor
@@ -96,7 +96,12 @@ class AbsenceLedger:
     """Remembers which tensors stayed away while tokens were generated, and which came back."""
 
     def __init__(self, layout: ModelLayout) -> None:
-        self._sizes = {tensor.name: tensor.size_bytes for tensor in layout.tensors}
+        # one row of the token table is read for a token: most of it may stay away for hours, wherever it is
+        self._sizes = {
+            tensor.name: tensor.size_bytes
+            for tensor in layout.tensors
+            if tensor.weight_class is not WeightClass.EMBEDDING
+        }
         self._since: dict[str, tuple[int, int]] = {}  # name -> (tokens_total when first absent, looks)
         self._before: Mapping[str, int] | None = None
         self._tokens_before: int | None = None

@@ -25,6 +25,8 @@ class Page(Screen[None]):
         Binding("down,j", "scroll(1)", "down"),
         Binding("pageup", "scroll_page(-1)", "page up"),
         Binding("pagedown,space", "scroll_page(1)", "page down"),
+        Binding("home,g", "scroll_to(0)", "first row"),
+        Binding("end,G", "scroll_to(1)", "last row"),
     ]
 
     def __init__(self, text: Callable[[int], list[Row]], styles: Sequence[Style], glyphs: Glyphs = BLOCKS) -> None:
@@ -69,6 +71,11 @@ class Page(Screen[None]):
     def action_scroll(self, by: int) -> None:
         """Move by rows."""
         self._top += by
+        self.draw()
+
+    def action_scroll_to(self, end: int) -> None:
+        """To the first row or the last."""
+        self._top = end * len(self._text(self.size.width))
         self.draw()
 
     def action_scroll_page(self, by: int) -> None:

@@ -313,7 +313,7 @@ def refused(scene: Scene, width: int) -> Body:
     rate = frame.rates.tokens_per_s if frame is not None else None
     speed = f", {rate:.1f} tokens/s" if rate else ""
     lines = [
-        ("room for the model", f"{format_size(plan.budget_bytes):>10}"),
+        ("room for the model", f"{format_size(plan.budget_bytes):>10}, without what is kept for programs"),
         ("in memory already", f"{format_size(plan.resident_bytes):>10}"),
         ("left to fill", f"{format_size(max(0, plan.budget_bytes - plan.resident_bytes)):>10}"),
         ("the server is", f"{PHASE_WORDS[offer.phase]:>10}{speed}"),

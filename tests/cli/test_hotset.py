@@ -95,7 +95,10 @@ def test_an_existing_file_is_kept_unless_forced(model: Path, tmp_path: Path) -> 
     assert "exists already" in done.stderr
     assert path.read_text() == "mine"
     assert "saved" in hotset("save", path, "--model", model, "--force").stdout
-    assert "what was in memory" in hotset("show", path).stdout
+    shown = hotset("show", path).stdout
+    assert "what was in memory" in shown
+    assert "  pages  " in shown, "one moment knows no hot and cold"
+    assert "heat" not in shown
 
 
 def test_nothing_in_memory_is_no_hot_set(model: Path, tmp_path: Path) -> None:

@@ -197,6 +197,21 @@ async def test_a_page_longer_than_the_screen_scrolls_and_ends() -> None:
         assert "axis" in page._lines.text or "known" in page._lines.text
 
 
+async def test_home_and_end_go_to_the_ends_of_a_page() -> None:
+    app, feed = make()
+    async with app.run_test(size=(40, 12)) as pilot:
+        await tell(pilot, feed, STARTED, FRAME)
+        await pilot.press("question_mark")
+        page = app.screen
+        assert isinstance(page, Page)
+        first = page._lines.row_texts[-1]
+        await pilot.press("end")
+        last, _, length = page._lines.row_texts[-1].split("-")[1].partition(" of ")
+        assert int(last) == int(length.split()[0]) > 12
+        await pilot.press("home")
+        assert page._lines.row_texts[-1] == first
+
+
 async def test_a_click_on_a_key_does_what_the_key_does() -> None:
     app, feed = make()
     async with app.run_test(size=(80, 24)) as pilot:

@@ -269,6 +269,11 @@ class TestWords:
         assert rule in page
         assert "dense" not in page
 
+    def test_with_all_weights_on_the_gpu_memory_is_said_to_hold_none(self) -> None:
+        page = " ".join(format_estimate(derive_estimate(moe(16), machine(vram_gib=48)), ("-m", "m")))
+        assert "nothing: all weights are on the GPU" in page
+        assert " 0 B" not in page
+
     def test_the_contracts_keys(self) -> None:
         found = estimate_json(derive_estimate(moe(), machine(8)), ("-m", "a b.gguf"))
         assert {"schema", "model", "kv_cache_bytes", "machine", "prior", "tokens_per_s", "first_token_s", "placement",

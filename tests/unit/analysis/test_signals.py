@@ -3,8 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
+from moewatch.analysis.evidence import derive_evidence
+from moewatch.analysis.rates import derive_rates
 from moewatch.analysis.signals import derive_signals
+from moewatch.analysis.verdict import Judged
 from moewatch.analysis.window import Window
+from moewatch.domain.frame import State
 from moewatch.domain.sample import Sample
 from tests.support.readings import GB, MB, sample, window
 
@@ -53,3 +57,14 @@ def test_of_the_machines_stall_the_targets_share_counts(everyone_mb: int, scope:
     assert signals.cost_by == "wait"
     assert signals.again_cost == pytest.approx(cost, rel=0.02)
     assert signals.cost_short == pytest.approx(cost, rel=0.02)
+
+
+@pytest.mark.parametrize(("scope", "whose"), [("system", "Tasks of any program waited"), ("cgroup", "Tasks waited")])
+def test_evidence_says_whose_stall_it_is_and_over_how_long(scope: str, whose: str) -> None:
+    made = watched(again_mb=100, everyone_mb=100, scope=scope)
+    signals, rates = derive_signals(made, 0), derive_rates(made, None, None)
+    found = derive_evidence(made, signals, rates, Judged(state=State.THRASHING, cost=signals.cost_long))
+    texts = {each.id: each.text for each in found}
+    assert texts["memory_stall_ratio"] == f"{whose} for memory 40 % of the time (PSI)."
+    assert texts["time_lost"] == "40 % of the time went into waiting for what had been pushed out to come back."
+    assert texts["reread_bytes_per_s"].startswith("100 MB/s come back AGAIN over 5 s (")

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from moewatch.domain.layout import ModelLayout
+from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.linux.maps import parse_maps
 from moewatch.server.argv import parse_options
 from moewatch.server.offload import CONFIRM_LOOKS, AbsenceLedger, NotNeeded, has_gpu, not_needed
@@ -133,6 +133,17 @@ def test_absent_while_tokens_come_is_confirmed(tiny_moe: ModelLayout) -> None:
     options = parse_options(["llama-server"])
     judged = not_needed(tiny_moe, options, None, ledger.absent)
     assert (judged.names, judged.assumed) == (ledger.absent, False)
+
+
+def test_a_token_table_that_is_hardly_read_is_not_said_to_be_on_the_gpu(tiny_moe: ModelLayout) -> None:
+    """A server without a GPU: of 8 MiB 220 KiB were in memory, since one row is read for a token."""
+    tables = {tensor.name for tensor in tiny_moe.tensors if tensor.weight_class is WeightClass.EMBEDDING}
+    assert tables == {"token_embd.weight"}
+    ledger = AbsenceLedger(tiny_moe)
+    for n in range(2 * CONFIRM_LOOKS):
+        ledger.update(resident(tiny_moe), 20 * n)
+    assert ledger.absent
+    assert not ledger.absent & tables
 
 
 def test_few_tokens_few_looks_or_none_confirm_nothing(tiny_moe: ModelLayout) -> None:

@@ -17,7 +17,7 @@ SHORT_NS, LONG_NS = 5 * S, 10 * S
 GLANCE_NS = 3 * S  # for what reads at all and who works; nothing is judged on it
 ACTIVITY_NS = 5 * S  # who works, by CPU time and faults
 TOLD_ACTIVITY_NS = 3 * S  # and by the server's own word: a pause between two requests is shorter
-SELDOM_NS = 2 * S
+SELDOM_NS = 2 * S  # Samples farther apart may miss short requests each time; 0.5 to 5 s meet all bars of the recordings
 NOW_NS = 1500 * 10**6  # just now: one or two samples at 1 Hz
 
 # Without the server's word: a server that works uses 0.19 to 1.3 cores (0.19 on a disk throttled to 100 MiB/s), an idle one

@@ -1,14 +1,15 @@
 """The state machine on a simulated model of 60 GB with room for 27 GiB: nothing here was used to choose a threshold."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
 from moewatch import engine
+from moewatch.analysis import verdict
 from moewatch.domain.frame import Cause, Frame, Severity, State
 from moewatch.domain.sample import CgroupReading, LoadMode, Sample
+from moewatch.units import S
 from tests.support.score import thinned
 from tests.support.simulate import GB, GIB, Machine, Server
 
@@ -100,9 +101,10 @@ def test_steady_always_means_less_than_five_percent() -> None:
             yield from server.generate(30, server.topic(share))
             yield from server.idle(8)
 
-    for frame in watch(machine, life()):
-        if frame.verdict.state is State.STEADY and frame.verdict.loss_ratio is not None:
-            assert frame.verdict.loss_ratio < 0.05
+    steady = [frame.verdict for frame in watch(machine, life()) if frame.verdict.state is State.STEADY]
+    losses = [each.loss_ratio for each in steady if each.loss_ratio is not None]
+    assert len(losses) > 30
+    assert max(losses) < 0.05
 
 
 def test_squeeze_recovery_and_pause() -> None:
@@ -289,11 +291,29 @@ def test_the_end_of_a_request_is_idle_and_no_warm_up() -> None:
         assert states(between(after, ended_s + 4 + interval_s)) == {State.IDLE}
 
 
-def test_states_do_not_flap() -> None:
+@pytest.mark.parametrize("share", [0.46, 0.47, 0.475])  # just about fits: loss wanders around 5 %
+def test_states_do_not_flap(share: float) -> None:
     machine = Machine(interval_s=0.2)
     server = Server(machine)
     server.map_lazily()
-    samples = list(server.generate(120, server.topic(0.475)))  # just about fits: loss wanders around 5 %
-    frames = watch(machine, samples)
-    since = sorted({f.verdict.since_ns for f in frames if f.mono_ns > 5e9})
-    assert all(b - a >= 5e9 for a, b in pairwise(since[1:]))
+    frames = watch(machine, server.generate(120, server.topic(share)))
+    assert 3 <= len({frame.verdict.since_ns for frame in frames}) <= 5  # unknown and warming are two of them
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "hot", "held"),
+    [
+        (State.WARMING, State.RECOVERING, False, True),
+        (State.RECOVERING, State.STEADY, False, True),
+        (State.STEADY, State.WARMING, False, True),
+        (State.STEADY, State.WARMING, True, False),  # steady is a promise
+        (State.WARMING, State.THRASHING, True, False),
+        (State.STEADY, State.IDLE, False, False),
+    ],
+)
+def test_paging_alone_changes_a_state_every_five_seconds_at_most(
+    before: State, wanted: State, *, hot: bool, held: bool
+) -> None:
+    memo = verdict.Memo(state=before, since_ns=10 * S)
+    assert verdict._held(memo, 15 * S - 1, wanted, hot=hot) is (before if held else wanted)
+    assert verdict._held(memo, 15 * S, wanted, hot=hot) is wanted

@@ -2,7 +2,7 @@
 
 Source: llama.cpp, src/llama-kv-cache.cpp (keys and values), llama-kv-cache-iswa.cpp (windows), llama-memory-recurrent.cpp
 and llama-hparams.cpp (states), and src/models/*.cpp for what an architecture takes for granted. Held against what the real
-llama-server prints at load (tests/live/test_kv_cache.py).
+llama-server prints at load (tests/live/test_estimate.py).
 """
 
 from collections import Counter

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ class HolderProcess(ReaderProcess):
     """Holds what it is told to until the `with` block ends, or this process does, however it ends."""
 
     script = Path(__file__).with_name("holder.py")
+    what = "holding"
     word = "pin"
 
     def __init__(
@@ -63,6 +65,15 @@ class HolderProcess(ReaderProcess):
                 raise self._refused(code, index, wanted)
             self.held_bytes += held
             yield HeldStep(held_bytes=self.held_bytes, wanted_bytes=wanted)
+
+    def check(self) -> None:
+        """The pages are held only as long as it lives; the kernel's out-of-memory killer likes to take who holds much.
+
+        Raises:
+            ReaderEndedError: it is gone, and with it every lock.
+        """
+        if self._running.poll() is not None:
+            raise ReaderEndedError(self._how_it_ended())
 
     def _answer(self) -> tuple[int, int, bool]:
         end_ns = self._clock.mono_ns() + ANSWER_NS
@@ -128,20 +139,19 @@ def charged_group(root: KernelRoot, server_pid: int) -> tuple[CgroupPaths | None
 def read_left(root: KernelRoot, cgroup: CgroupPaths | None) -> int | None:
     """What programs can still take: free memory and cache that is not held, of the machine and of the cgroup's limit.
 
-    Held pages are on no list of cache that could be given up, so they are in neither (proc_meminfo(5), memory.stat).
+    Held pages are on no list of cache that could be given up, so they are in neither (proc_meminfo(5), memory.stat). None: neither can be read.
     """
     found: list[int] = []
-    try:
+    with suppress(ReadingError):  # the other of the two still says something
         available = read_memory(root).available_bytes
         if available is not None:
             found.append(available)
-        if cgroup is not None:
+    if cgroup is not None:
+        with suppress(ReadingError):  # the group goes with the server, whose end is told by others
             group = read_cgroup(root, cgroup)
             if group.limit_bytes is not None and group.usage_bytes is not None:
                 files = (group.inactive_file_bytes or 0) + (group.active_file_bytes or 0)
                 found.append(group.limit_bytes - group.usage_bytes + files)
-    except ReadingError:
-        pass
     return min(found, default=None)
 
 

@@ -143,6 +143,20 @@ def test_every_advice_is_whole(now: Situation) -> None:
             assert "now" in advice.title or "without" in advice.title, advice.title
 
 
+def test_of_many_the_cheapest_six() -> None:
+    now = thrashing(
+        memory=replace(
+            FAT, limit_bytes=24 * GIB, limit_scope="docker-ab12.scope", grew=(CAUSE,), model_lost_bytes=6 * GIB
+        ),
+        devices=disk(read_ahead_bytes=8192 * KIB, rotational=True),
+        notes=(Note.DISK_BUSY_ELSEWHERE, Note.REPACK_DUPLICATE),
+        argv=("s", "-ngl", "99", "--n-cpu-moe", "36", "-t", "16"),
+        load_mode=LoadMode.MMAP_MLOCK,
+        rates=Rates(other_read_bytes_per_s=2e8),
+    )
+    assert ids(now) == ["close_program", "raise_limit", "pause_reader", "no_repack", "load_mode", "read_ahead_sda"]
+
+
 def test_who_took_the_memory_comes_first_with_what_was_measured_before() -> None:
     first = advise(thrashing(memory=TOOK, rates=Rates(best_tokens_per_s=11.2)))[0]
     assert first.title == "Close firefox: it took 6.2 GiB."

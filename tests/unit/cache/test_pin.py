@@ -15,7 +15,7 @@ import pytest
 from moewatch.cache import pin
 from moewatch.cache.child import ReaderEndedError
 from moewatch.cache.holder import STEP_BYTES
-from moewatch.cache.holding import HolderProcess, limit_words, steps
+from moewatch.cache.holding import HolderProcess, limit_words, read_left, steps
 from moewatch.cache.pin import Facts, Look, Part, Watch, choose_runs, decide, tiers_that_fit, with_look
 from moewatch.cache.runs import Run, total
 from moewatch.clock import SystemClock
@@ -24,9 +24,11 @@ from moewatch.domain.layout import ModelLayout, WeightClass
 from moewatch.domain.sample import LoadMode, Phase
 from moewatch.domain.warm import FileRun
 from moewatch.errors import UnusableFileError
+from moewatch.linux.cgroup import locate
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.units import GIB, MIB, S
 from tests.support.layouts import layout_of, moe_tensors, sparse_file
+from tests.support.proctree import ProcTree
 
 PAGE = os.sysconf("SC_PAGESIZE")
 BOTH = (Part.DENSE, Part.HOT)
@@ -315,6 +317,15 @@ def test_a_killed_holder_is_one_sentence(file: Path) -> None:
             list(process.hold([[(0, SIZE)]], SIZE))
 
 
+def test_a_holder_killed_while_it_holds_is_noticed(file: Path) -> None:
+    with holder(file) as process:
+        process.check()
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ReaderEndedError, match="holding process was ended by signal 9"):
+            process.check()
+
+
 def test_a_file_that_was_cut(file: Path) -> None:
     with holder(file) as process:
         os.truncate(file, SIZE // 2)
@@ -366,3 +377,15 @@ def test_the_limit_of_this_process_is_left_alone(file: Path) -> None:
     with holder(file) as process:
         list(process.hold([[(0, PAGE)]], SIZE))
     assert resource.getrlimit(resource.RLIMIT_MEMLOCK) == before
+
+
+def test_what_is_left_is_the_lesser_of_machine_and_group(tmp_path: Path) -> None:
+    tree = ProcTree.captured(tmp_path, "linux-6.18-cgroup1")
+    group = locate(tree.root, 4242)
+    machine, both = read_left(tree.root, None), read_left(tree.root, group)
+    assert machine is not None
+    assert both is not None
+    assert both < machine
+    tree.deny("/proc/meminfo")
+    assert read_left(tree.root, group) == both, "the group still says something"
+    assert read_left(tree.root, None) is None

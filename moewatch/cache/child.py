@@ -37,6 +37,7 @@ class ReaderProcess:
     """Runs while the `with` block lasts; reads nothing of its own accord."""
 
     script = Path(__file__).with_name("reader.py")
+    what = "reading"  # what it is called in sentences
     word = "warm"  # among its arguments: tells moewatch's own search for servers whose reads these are
 
     def __init__(self, paths: Sequence[str], clock: Clock, *, threads: int, cgroup_procs: Sequence[str] = ()) -> None:
@@ -109,7 +110,7 @@ class ReaderProcess:
                 if line.startswith(b"cgroup "):
                     code = line.split()[1]
                     self.cgroup_errno = 0 if code == b"ok" and not self.cgroup_errno else self.cgroup_errno or int(code)
-        raise ReaderEndedError("The reading process did not start in 10 s: the machine is too short of memory.")
+        raise ReaderEndedError(f"The {self.what} process did not start in 10 s: the machine is too short of memory.")
 
     def _write(self, content: bytes) -> None:
         stdin = self._running.stdin
@@ -135,10 +136,10 @@ class ReaderProcess:
         try:
             code = self._running.wait(1)
         except subprocess.TimeoutExpired:
-            return "The reading process stopped answering."
+            return f"The {self.what} process stopped answering."
         if code < 0:
-            return f"The reading process was ended by signal {-code}; perhaps its memory group was full."
-        return f"The reading process ended with code {code}."
+            return f"The {self.what} process was ended by signal {-code}; perhaps its memory group was full."
+        return f"The {self.what} process ended with code {code}."
 
     def _end(self) -> None:
         """At once; a read under way (1 MiB a thread) is waited for by the kernel alone."""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from moewatch.cache.runs import Run, intersect, normalise, subtract, total
+from moewatch.domain.encoding import encode_json
 from moewatch.domain.warm import FileRun
 from moewatch.errors import ParseError
 from moewatch.modelfile.source import printable
@@ -203,7 +204,7 @@ def encode_hotset(hotset: Hotset) -> bytes:
             for tier in hotset.tiers
         ),
     )
-    return msgspec.json.encode(stored) + b"\n"
+    return encode_json(stored) + b"\n"
 
 
 def decode_hotset(content: bytes, name: str) -> Hotset:

@@ -24,6 +24,7 @@ from moewatch.domain.events import Event, FrameReady, Started
 from moewatch.domain.frame import Frame, State
 from moewatch.domain.layout import ModelLayout
 from moewatch.errors import MoewatchError
+from moewatch.home import home_directory
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.linux.root import ReadingError
 from moewatch.linux.shards import close_shards, open_shards
@@ -78,7 +79,7 @@ def should_save(good: GoodTime) -> bool:
 def state_directory() -> Path:
     """$XDG_STATE_HOME/moewatch/hotsets; a relative path there counts as unset (XDG base directory specification)."""
     home = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
+    base = Path(home) if home.startswith("/") else home_directory() / ".local" / "state"
     return base / "moewatch" / "hotsets"
 
 

@@ -5,7 +5,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from moewatch.domain.layout import ModelLayout
@@ -47,8 +47,9 @@ def only_one(layout: ModelLayout) -> Iterator[None]:
             raise MoewatchError(
                 f"Another warm-up of this model is running (PID {owner}); wait for it or end it."
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # who it is is told to others; on a full disk they are not told
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(fd)

@@ -1,6 +1,7 @@
 """`moewatch`: the dashboard; and `--once`, one Frame of it."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,10 +67,14 @@ def main(options: argparse.Namespace) -> int:
 
 def show(feed: "Feed", options: argparse.Namespace, warmer: "Warmer | None" = None, again: str | None = None) -> int:
     """Run the dashboard on a feed until the person quits; `again` is the command that shows the same once more."""
+    # Textual's pixels of the mouse: nothing here needs them, and a terminal that reports 0 of them ends it (ZeroDivisionError)
+    os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
     from moewatch.tui.app import MoewatchApp  # noqa: PLC0415 - textual only when it is drawn
 
     plain = {"never": True, "always": False}.get(options.color)  # None: by NO_COLOR
     app = MoewatchApp(feed, warmer=warmer, again=again, ascii=options.ascii or None, bell=options.bell, no_color=plain)
+    if not os.environ.get(diagnostics.TRACEBACK_VARIABLE):
+        app.hush()
     try:
         app.run()
     finally:
@@ -77,6 +82,8 @@ def show(feed: "Feed", options: argparse.Namespace, warmer: "Warmer | None" = No
     closing = app.closing_words()
     if closing:
         output.line(closing)
+    if app.fault is not None:
+        raise diagnostics.Fault(app.fault)
     return int(app.return_code or ExitCode.OK)
 
 

@@ -1,6 +1,7 @@
 """Owns stderr: one clear sentence for every trouble, the right exit code, and never a traceback."""
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -13,6 +14,17 @@ from moewatch.errors import ExitCode, MoewatchError
 
 EX_SOFTWARE = 70  # sysexits(3): a fault of our own, told apart from every documented code
 TRACEBACK_VARIABLE = "MOEWATCH_TRACEBACK"
+_NO_MEMORY = "there is too little memory for moewatch here; see what `ulimit -v` and the memory group allow."
+_SHORTAGES = {
+    errno.ENOMEM: _NO_MEMORY,
+    errno.EMFILE: "too few open files are allowed here; `ulimit -n 64` is enough.",
+    errno.ENFILE: "the machine has no room for another open file (fs.file-max).",
+    errno.EAGAIN: "no other process or thread may be started here; see what `ulimit -u` and the group's pids.max allow.",
+}
+
+
+class Fault(Exception):  # noqa: N818 - a word of its own: no error of the person's
+    """A fault of our own that was caught elsewhere; its text names it."""
 
 
 def say(text: str) -> None:
@@ -38,25 +50,46 @@ def guarded(work: Callable[[], int]) -> int:
         sys.stdout.flush()  # a full disk is told now, not by the interpreter at its end
     except MoewatchError as error:
         say(str(error))
-        return int(error.exit_code)
+        code = int(error.exit_code)
     except KeyboardInterrupt:
-        return int(ExitCode.INTERRUPTED)
+        code = int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read us has left (`| head`): no more to say, and no complaint from the interpreter's last flush.
         _forget_stdout()
-        return int(ExitCode.OK)
+        code = int(ExitCode.OK)
     except OSError as error:
         _forget_stdout()
-        say(f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}; nothing more could be done.")
-        return int(ExitCode.UNUSABLE_FILE)
+        if shortage := _shortage(error):
+            say(shortage)
+            code = int(ExitCode.FORBIDDEN)
+        else:
+            where = f" ({error.filename})" if error.filename else ""
+            say(f"{error.strerror or error}{where}; nothing more could be done.")
+            code = int(ExitCode.UNUSABLE_FILE)
     except Exception as error:  # noqa: BLE001 - the last net: a person beside a struggling server gets a sentence
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
-        say(
-            f"this is a fault of moewatch itself ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=1 shows where, for a report."
-        )
-        return EX_SOFTWARE
+        if shortage := _shortage(error):
+            say(shortage)
+            code = int(ExitCode.FORBIDDEN)
+        else:
+            what = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+            say(f"this is a fault of moewatch itself ({what}); {TRACEBACK_VARIABLE}=1 shows where, for a report.")
+            code = EX_SOFTWARE
     return code
+
+
+def _shortage(error: Exception) -> str | None:
+    """What the machine or a limit (setrlimit(2), cgroups(7)) does not give, in words; None when it is something else."""
+    if isinstance(error, MemoryError):
+        return _NO_MEMORY
+    if isinstance(error, OSError):
+        return _SHORTAGES.get(error.errno or 0)
+    if isinstance(error, ImportError):  # dlopen(3): its only word for ENOMEM
+        return _NO_MEMORY if "failed to map segment" in str(error) else None
+    # threading: a thread's stack found no room, or it is one too many
+    is_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    return f"{_SHORTAGES[errno.EAGAIN]} Or of memory: `ulimit -v`." if is_thread else None
 
 
 def _forget_stdout() -> None:

@@ -6,9 +6,9 @@ import os
 import sys
 
 from msgspec import Struct
-from msgspec.json import encode
 from msgspec.structs import replace
 
+from moewatch.domain.encoding import encode_json
 from moewatch.domain.frame import ExpertMap, Frame, State
 from moewatch.domain.labels import ASCII_SYMBOL, SYMBOL
 from moewatch.units import UNKNOWN
@@ -61,7 +61,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 def json_line(record: Struct | dict[str, object]) -> None:
     """One JSON object on a line of its own in UTF-8 (RFC 8259) whatever the locale, flushed: who reads it may be waiting."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(encode(record) + b"\n")
+    sys.stdout.buffer.write(encode_json(record) + b"\n")
     sys.stdout.buffer.flush()
 
 

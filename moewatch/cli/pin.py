@@ -215,7 +215,7 @@ class Pin:
                 diagnostics.say("--force holds it all the same.")
 
     def _hold(self, runs: "Files", facts: "Facts") -> int:
-        from moewatch.cache.child import cgroup_words  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.child import ReaderEndedError, cgroup_words  # noqa: PLC0415 - nothing eager
         from moewatch.cache.holding import HolderProcess, limit_words, locked_limit  # noqa: PLC0415 - nothing eager
         from moewatch.cache.pin import Watch  # noqa: PLC0415 - nothing eager
         from moewatch.cache.runs import total  # noqa: PLC0415 - nothing eager
@@ -240,6 +240,8 @@ class Pin:
                     why, code = "interrupted", ExitCode.INTERRUPTED
                 except TargetEndedError:
                     why, code = "the server ended", ExitCode.NO_TARGET
+                except ReaderEndedError as error:
+                    why, code = str(error).removesuffix("."), ExitCode.FINDING
                 held = holder.held_bytes
         finally:
             self._account(held, why or "it failed")
@@ -265,6 +267,7 @@ class Pin:
         end_ns = None if self._options.for_ns is None else began_ns + self._options.for_ns
         while end_ns is None or self._clock.mono_ns() < end_ns:
             self._latest.wait(FRAME_NS)
+            holder.check()
             watch, why = self._look(watch)
             if why is not None:
                 return why, ExitCode.FINDING

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from moewatch.errors import MoewatchError
+from moewatch.home import home_directory
 from moewatch.linux.blockdev import disks_of
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.linux.root import KernelRoot, ReadingError
@@ -217,7 +218,7 @@ def cache_dirs() -> tuple[Path, ...]:
     """Where the model may live, best first: the user's cache directory, then /var/tmp (on a disk where home is in memory)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     own = (
-        Path(base) if base.startswith("/") else Path.home() / ".cache"
+        Path(base) if base.startswith("/") else home_directory() / ".cache"
     )  # a relative path is to be ignored (XDG base directory spec)
     return own / "moewatch", Path(f"/var/tmp/moewatch-{os.getuid()}")  # noqa: S108 - a directory of our own, mode 0700, owner checked
 

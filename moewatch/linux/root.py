@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from msgspec import Struct
 
 from moewatch.domain.sample import Gap, GapReason
-from moewatch.errors import MoewatchError, ParseError
+from moewatch.errors import ExitCode, MoewatchError, ParseError
 
 READ_LIMIT_BYTES = 1 << 20  # /proc/vmstat is 4 KiB, diskstats of 1,000 disks 120 KiB
 LIST_LIMIT = 1 << 16  # names in one directory; pid_max is 4,194,304 at most but 32,768 by default
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 class ReadingError(MoewatchError):
     """A reading that could not be had: `reason` for the program, `detail` (one sentence) for the person."""
+
+    exit_code = ExitCode.FORBIDDEN  # where nothing can be said without it; 1 would be an answer (`check`: it thrashes)
 
     def __init__(self, reason: GapReason, detail: str) -> None:
         super().__init__(detail)

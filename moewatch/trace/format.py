@@ -4,6 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
+from moewatch.domain.encoding import encode_json
 from moewatch.domain.sample import Header, Sample
 from moewatch.errors import ParseError
 
@@ -15,7 +16,6 @@ MAX_LINE_BYTES = 4 << 20
 
 _header = msgspec.json.Decoder(Header)
 _sample = msgspec.json.Decoder(Sample)
-_encoder = msgspec.json.Encoder()
 
 
 class _Opening(msgspec.Struct):
@@ -56,7 +56,7 @@ def parse_sample(line: bytes, name: str, number: int) -> Sample:
 
 def format_line(record: Header | Sample) -> bytes:
     """One line with its line feed, UTF-8."""
-    return _encoder.encode(record) + b"\n"
+    return encode_json(record) + b"\n"
 
 
 def _decoded(decoder: "msgspec.json.Decoder[Decoded]", line: bytes, name: str, number: int) -> "Decoded":

@@ -20,6 +20,7 @@ class TraceWriter:
         """Create the file. UnusableFileError when it exists (and `overwrite` is False) or cannot be created."""
         self.path = path
         self.failed = False
+        self._n_written = 0
         self._pack = zlib.compressobj(wbits=GZIP_WBITS) if path.suffix == ".gz" else None
         try:
             # unbuffered: a line is in the page cache or it has failed
@@ -63,6 +64,7 @@ class TraceWriter:
         if self._pack is not None:
             line = self._pack.compress(line) + self._pack.flush(zlib.Z_SYNC_FLUSH)
         self._write_all(line)
+        self._n_written += 1
 
     def _write_all(self, chunk: bytes) -> None:
         try:
@@ -70,6 +72,5 @@ class TraceWriter:
                 chunk = chunk[self._file.write(chunk) :]  # a nearly full disk takes a part first
         except OSError as error:
             self.failed = True
-            raise UnusableFileError(
-                f"The recording {self.path.name} stopped: {error.strerror}; what was written before can be replayed."
-            ) from error
+            kept = "what was written before can be replayed" if self._n_written > 1 else "it holds no samples"
+            raise UnusableFileError(f"The recording {self.path.name} stopped: {error.strerror}; {kept}.") from error

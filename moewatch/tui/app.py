@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +10,9 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import Console, RenderableType
 from rich.style import Style
+from rich.traceback import Traceback
 from textual import events
 from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
@@ -20,6 +23,7 @@ from moewatch.domain.events import Event
 from moewatch.domain.frame import Frame, State
 from moewatch.domain.warm_events import WarmEvent
 from moewatch.errors import MoewatchError
+from moewatch.home import home_directory
 from moewatch.tui import footlines, pages, viewmodel
 from moewatch.tui.closing import closing_words
 from moewatch.tui.experts_screen import ExpertsScreen, Place
@@ -122,6 +126,7 @@ class MoewatchApp(App[None]):
         self._has_shades = colours >= SHADES_FROM
         self._has_plots = False
         self._place = Place()
+        self.fault: str | None = None  # of our own, or of Textual's: what ended it
         self._lines = Lines(self._styles)
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -141,6 +146,22 @@ class MoewatchApp(App[None]):
         if not options.get("headless"):
             self._ask_terminal_width()
         super().run(*args, **options)
+
+    def hush(self) -> None:
+        """A fault is told in one sentence by who runs this (`fault`), not in pages with all local variables."""
+        self.error_console = Console(file=io.StringIO())
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """Textual's thread for keys died."""
+        for shown in renderables:
+            if isinstance(shown, Traceback) and shown.trace.stacks:
+                self.fault = f"{shown.trace.stacks[0].exc_type}: {shown.trace.stacks[0].exc_value}"
+        super().panic(*renderables)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Any other fault."""
+        self.fault = self.fault or f"{type(error).__name__}: {error}"
+        super()._handle_exception(error)
 
     def _ask_terminal_width(self) -> None:
         if self._ask_terminal and sys.__stdin__ is not None and sys.__stderr__ is not None:
@@ -428,10 +449,11 @@ class MoewatchApp(App[None]):
             wall_ns = session.frame.wall_ns if session.frame else None
         stamp = viewmodel.clock(wall_ns, self._zone).replace(":", "") if wall_ns is not None else "empty"
         name = f"moewatch-{stamp}"
-        home = str(Path.home())
+        home = home_directory()
         try:
             for suffix, text in ((".svg", self.export_screenshot(title="moewatch")), (".txt", self.screen_text + "\n")):
-                Path(name + suffix).write_text(text.replace(home, "~"), encoding="utf-8")
+                plain = text.replace(f"{home}/", "~/") if home.name else text
+                Path(name + suffix).write_text(plain, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             self._answer(f"Not saved: {error.strerror}.")
         else:

@@ -309,6 +309,34 @@ def test_a_redirected_stderr_is_not_drawn_into(server: subprocess.Popen[str], tm
     assert "tokens/s" in result.stdout
 
 
+def test_a_dashboard_that_dies_of_a_fault_says_so_in_a_sentence() -> None:
+    """A report of 0 pixels ends Textual's thread for keys at the next move of the mouse."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "moewatch", "replay", str(TRACE)]
+    with subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color"},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        drawn = b""
+        while b"REPLAY" not in drawn:
+            assert select.select([ours], [], [], WAIT_S)[0]
+            drawn += os.read(ours, 1 << 16)
+        os.write(ours, b"\x1b[48;24;80;0;0t\x1b[<35;10;5M\x1b[<35;11;6M")
+        said = b""
+        while select.select([ours], [], [], WAIT_S)[0]:
+            try:
+                said += os.read(ours, 1 << 16)
+            except OSError:  # EIO: nobody has the other end any more
+                break
+        os.close(ours)
+        assert process.wait(timeout=WAIT_S) == 70
+    *_, last = said.decode().strip().splitlines()
+    assert last.startswith("moewatch: this is a fault of moewatch itself (ZeroDivisionError: ")
+    assert b"Traceback" not in said
+
+
 @pytest.mark.usefixtures("hangup_counts")
 def test_a_terminal_that_closes_ends_the_dashboard_and_keeps_the_recording(
     server: subprocess.Popen[str], tmp_path: Path
@@ -343,3 +371,50 @@ def test_an_address_without_a_server_is_a_gap(server: subprocess.Popen[str]) -> 
     result = shell('M --once --json --for 0 --pid "$1" --url http://127.0.0.1:1', str(server.pid))
     gaps = [gap["detail"] for gap in json.loads(result.stdout)["gaps"] if gap["field"] == "server"]
     assert gaps == ["nothing listens on 127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("MemoryError()", "too little memory"),
+        ("OSError(errno.ENOMEM, 'no')", "too little memory"),
+        ("ImportError('x.so: failed to map segment from shared object')", "too little memory"),
+        ("OSError(errno.EMFILE, 'no')", "too few open files"),
+        ("BlockingIOError(errno.EAGAIN, 'no')", "no other process or thread"),
+        ('RuntimeError("can\'t start new thread")', "no other process or thread"),
+    ],
+)  # fmt: skip
+def test_what_a_limit_does_not_give_is_no_fault_of_ours(error: str, said: str) -> None:
+    program = (
+        f"import errno\nfrom moewatch.cli.diagnostics import guarded\n"
+        f"def work():\n    raise {error}\nraise SystemExit(guarded(work))\n"
+    )
+    assert_sentence(shell('"$0" -c "$1"', program), 4, said)
+
+
+@pytest.fixture
+def odd_server(model: Path) -> Iterator[tuple[int, Path]]:
+    """It maps a file whose name is no UTF-8, and so is one of its words."""
+    odd = Path(os.fsdecode(os.fsencode(model.parent) + b"/m\xff\x1b[31m.gguf"))
+    model.rename(odd)
+    with subprocess.Popen(
+        [sys.executable, "-c", MAPPER, odd, b"--alias", b"\xfe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert select.select([process.stdout], [], [], WAIT_S)[0]
+        yield process.pid, odd
+        process.stdin.close()
+        process.wait(WAIT_S)
+
+
+def test_words_that_are_no_utf_8_are_recorded_and_printed(odd_server: tuple[int, Path], tmp_path: Path) -> None:
+    pid, odd = odd_server
+    path = tmp_path / "kept.jsonl"
+    recorded = shell('M record -o "$1" --for 0 --no-http --pid "$2"', str(path), str(pid))
+    assert recorded.returncode == 0, recorded.stderr
+    assert "\\udcfe" in json.loads(path.read_text().splitlines()[0])["target"]["argv"]
+    assert shell('M replay --json "$1"', str(path)).returncode == 0
+    looked = shell('M residency --json "$1"', str(odd))
+    assert looked.returncode == 0, looked.stderr
+    assert json.loads(looked.stdout)["files"][0].endswith("/m\\udcff\x1b[31m.gguf")

@@ -1,6 +1,8 @@
 """`moewatch pin` as scripts use it: a process that maps a model stands in for a server."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,3 +94,21 @@ def test_the_servers_end_lets_go_and_a_refusal_is_a_finding(mapper: "subprocess.
     assert holding.returncode == 3, said
     assert last["released"] == "the server ended"
     assert "Traceback" not in said
+
+
+def test_a_holder_that_was_killed_holds_nothing_and_says_so(mapper: "subprocess.Popen[bytes]") -> None:
+    command = [sys.executable, "-m", "moewatch", "pin", "--pid", str(mapper.pid), "--no-http", "--force", "--json"]
+    with subprocess.Popen(
+        [*command, "--budget", "4M"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as holding:
+        assert holding.stdout is not None
+        assert holding.stderr is not None
+        told = map(json.loads, holding.stdout)
+        assert any(each.get("held_bytes") for each in told), "it held something"
+        children = Path(f"/proc/{holding.pid}/task/{holding.pid}/children").read_text(encoding="ascii").split()
+        (holder,) = map(int, children)
+        os.kill(holder, signal.SIGKILL)
+        *_, last = told
+        said = holding.stderr.read()
+    assert holding.returncode == 1, said
+    assert last["released"] == "The holding process was ended by signal 9; perhaps its memory group was full"

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -52,3 +53,14 @@ def test_without_a_runtime_directory_a_private_one_serves(tmp_path: Path, monkey
     directory.symlink_to(tmp_path)
     with pytest.raises(ForbiddenError, match="XDG_RUNTIME_DIR"):
         lock_directory()
+
+
+def test_a_full_disk_does_not_keep_from_warming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    def full(_fd: int, _content: bytes, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with only_one(layout_of([sparse_file(tmp_path / "model.gguf", 100)], [])):
+        pass

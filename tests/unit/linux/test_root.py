@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from moewatch.domain.sample import Gap, GapReason
-from moewatch.errors import ParseError
+from moewatch.errors import ExitCode, ParseError
 from moewatch.linux.root import KernelRoot, ReadingError, parse_count, parse_keyed, reading_error
 from tests.support.proctree import ProcTree
 
@@ -97,3 +97,8 @@ def test_pids_are_numbers_only(tree: ProcTree, tmp_path: Path) -> None:
     for name in ("12", "3", "self", "1x", "\u0661"):
         (tmp_path / "proc" / name).mkdir()
     assert tree.root.pids() == [3, 12]
+
+
+def test_what_cannot_be_read_is_no_finding() -> None:
+    error = reading_error(OSError(errno.EMFILE, "Too many open files"), "/proc/7/stat")
+    assert error.exit_code is ExitCode.FORBIDDEN

@@ -66,7 +66,7 @@ def test_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_full_disk_at_the_header_is_one_sentence() -> None:
-    with pytest.raises(MoewatchError, match="stopped: No space left on device"):
+    with pytest.raises(MoewatchError, match="stopped: No space left on device; it holds no samples"):
         TraceWriter(Path("/dev/full"), HEADER, overwrite=True)
 
 

@@ -49,14 +49,22 @@ def missing_per_token(parts: ModelParts, placement: Placement, machine: Machine)
         return 1.0, Range(0.0, 0.0)
     cached = room / needed
     used = experts * parts.used_ratio
-    if room < dense + used or not experts:
-        return cached, Range(ROUND_LOW * (dense + used), ROUND_HIGH * (dense + used))
+    if not experts:
+        return cached, Range(ROUND_LOW * dense, ROUND_HIGH * dense)
+    if room < dense + used:
+        # no less than with just enough room for one token's: less memory is never faster
+        least = _missing_experts(parts, machine, used, parts.used_ratio)
+        return cached, Range(max(ROUND_LOW * (dense + used), least.low), max(ROUND_HIGH * (dense + used), least.high))
+    return cached, _missing_experts(parts, machine, used, (room - dense) / experts)
+
+
+def _missing_experts(parts: ModelParts, machine: Machine, used_bytes: float, share: float) -> Range:
+    """Bytes of experts to read for each token where so large a share of all experts has room."""
     amplification = 1 + machine.fault_bytes / parts.slice_bytes if parts.slice_bytes else 1.0
-    share = (room - dense) / experts
     share /= 1 + (amplification - 1) * (1 - share)
-    return cached, Range(
-        used * amplification * (1 - share) ** SKEW_HIGH,
-        used * amplification * (1 - share) ** SKEW_LOW,
+    return Range(
+        used_bytes * amplification * (1 - share) ** SKEW_HIGH,
+        used_bytes * amplification * (1 - share) ** SKEW_LOW,
     )
 
 

@@ -23,6 +23,7 @@ from moewatch.modelfile.source import ByteSource, FileSource, printable
 COUNTS_SUFFIX = ".counts"
 MAX_ENTRIES = 1 << 16  # weights in a .dat file; the most in the wild are some thousands
 MAX_NAME_BYTES = 512
+MAX_ROW_VALUES = 1 << 20  # of one expert: its inputs, 53,248 at most in the wild
 MAX_CALLS = (1 << 31) - 1
 FLOAT_BYTES = 4
 _INT = struct.Struct("<i")
@@ -93,6 +94,10 @@ def _dat_sums(source: ByteSource, wanted: dict[str, Tensor]) -> Iterator[tuple[T
         if tensor is None or (tensor.layer, tensor.first_expert) in done:
             walk.skip(n_values * FLOAT_BYTES)
             continue
+        if n_values > MAX_ROW_VALUES * tensor.n_expert:
+            raise ParseError(
+                f"{source.name} has {n_values} values for {printable(name)}, so it is damaged; fetch it again."
+            )
         if not n_values or n_values % tensor.n_expert:
             raise UnusableFileError(
                 f"{source.name} has {n_values} values for {printable(name)}, no multiple of its {tensor.n_expert} "

@@ -9,7 +9,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-Count = Annotated[int, Meta(ge=0)]
+# Larger numbers are damage: the kernel's "no limit" (cgroup v1) is a page less, and what is divided must become a float
+MOST = (1 << 63) - 1
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Moment = Annotated[int, Meta(ge=-MOST, le=MOST)]  # of a clock
 Ratio = Annotated[float, Meta(ge=0)]
 
 
@@ -61,7 +64,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """The machine."""
 
     kernel: str = ""
-    page_bytes: Annotated[int, Meta(ge=512)] = 4096
+    page_bytes: Annotated[int, Meta(ge=512, le=MOST)] = 4096
     ram_bytes: Count | None = None
     cpus_physical: Count | None = None
     cpus_logical: Count | None = None
@@ -87,7 +90,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
 
     name: str
     size_bytes: Count
-    mtime_ns: int = 0
+    mtime_ns: Moment = 0
 
 
 class ModelSummary(Struct, frozen=True, kw_only=True):
@@ -142,7 +145,7 @@ class Header(Struct, frozen=True, kw_only=True):
     memory_limit_bytes: Count | None = None
     memory_limit_scope: str | None = None  # the cgroup that sets it
     file_system: str | None = None  # under the model's files
-    interval_ns: Annotated[int, Meta(gt=0)] = 1_000_000_000
+    interval_ns: Annotated[int, Meta(gt=0, le=MOST)] = 1_000_000_000
     estimate_tokens_per_s: tuple[float, float] | None = None  # low and high, where `moewatch estimate` was asked before
 
 
@@ -286,8 +289,8 @@ class OwnReading(Struct, frozen=True, kw_only=True):
 class Sample(Struct, frozen=True, kw_only=True, rename={"own": "self"}):
     """Everything that was read at one instant."""
 
-    mono_ns: int
-    wall_ns: int
+    mono_ns: Moment
+    wall_ns: Moment
     collect_ns: Count | None = None
     late_ns: Count = 0
     load_mode: LoadMode | None = (

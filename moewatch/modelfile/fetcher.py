@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from moewatch.clock import Clock
-from moewatch.errors import ForbiddenError, MoewatchError, ParseError, UnusableFileError
+from moewatch.errors import ForbiddenError, MoewatchError, ParseError, UnusableFileError, UsageError
+from moewatch.modelfile.header import MAX_FILE_BYTES
 from moewatch.modelfile.source import printable
 from moewatch.units import MS, S, format_size
 
@@ -28,7 +29,7 @@ PATIENCE_NS = 120 * S  # for all requests of one shard: 16 MiB at 1 Mbit/s
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-_SNIFFED_BYTES = 512
+_LIST = re.compile(r"/api/models/([^/]+/[^/]+)/tree/")
 
 
 class _RetryableError(Exception):
@@ -54,6 +55,9 @@ class Fetcher:
         """`token` is sent to `token_origin` (the hub's address) alone; "" for no host at all."""
         import httpx  # noqa: PLC0415 - 70 ms and 20 MiB, only where a network is asked
 
+        token = token.strip() if token else None  # a file's line feed comes along with $(cat FILE) of some shells
+        if token and not (token.isascii() and token.isprintable()):
+            raise UsageError("HF_TOKEN has characters that no token has; set it anew, or unset it.")
         self._httpx = httpx
         self._clock = clock
         self._token = token
@@ -73,15 +77,29 @@ class Fetcher:
         """One for each scheme: reading the machine's certificates takes 60 ms, which plain http has no use for."""
         with self._lock:
             if scheme not in self._clients:
-                # without certificates nothing can be verified: an https request through this one fails, it is never let pass
-                bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                self._clients[scheme] = self._httpx.Client(
-                    verify=True if scheme == "https" else bare,
-                    timeout=self._httpx.Timeout(SILENCE_S, connect=CONNECT_S),
-                    follow_redirects=False,  # followed by hand: each hop decides anew who may see the token
-                    headers={"User-Agent": "moewatch", "Accept-Encoding": "identity"},
-                )
+                self._clients[scheme] = self._new_client(scheme)
             return self._clients[scheme]
+
+    def _new_client(self, scheme: str) -> "httpx.Client":
+        """What it takes from the environment may be of no use (a proxy of another kind, certificates that are not there)."""
+        # without certificates nothing can be verified: an https request through this one fails, it is never let pass
+        bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            return self._httpx.Client(
+                verify=True if scheme == "https" else bare,
+                timeout=self._httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+                follow_redirects=False,  # followed by hand: each hop decides anew who may see the token
+                headers={"User-Agent": "moewatch", "Accept-Encoding": "identity"},
+            )
+        except OSError:  # ssl.SSLError as well
+            raise UsageError(
+                "The certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read; correct or unset it."
+            ) from None
+        except (ImportError, ValueError, self._httpx.InvalidURL):
+            raise UsageError(
+                "The proxy that the environment names (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) is no http:// or https:// address; "
+                "correct or unset it."
+            ) from None
 
     def part(self, url: str, offset: int, length: int, deadline_ns: int) -> Part:
         """Up to `length` bytes of a file from `offset`; raises MoewatchError with one sentence."""
@@ -142,6 +160,10 @@ class Fetcher:
                     f"The server of {shown_name(url)} does not say which part it sends, so it cannot be trusted; download the file."
                 )
             first, last, size = (int(number) for number in said.groups())
+            if size > MAX_FILE_BYTES:
+                raise ParseError(
+                    f"The server of {shown_name(url)} says that it has more than 1 PiB; check the address."
+                )
             if first != offset or not first <= last < size or last >= offset + length:
                 raise UnusableFileError(
                     f"The server of {shown_name(url)} sends another part than the one asked for; download the file."
@@ -163,6 +185,9 @@ class Fetcher:
                 reply = client.send(request, stream=True)
             except self._httpx.HTTPError as error:
                 raise _RetryableError(_transport_words(error)) from None
+            except (self._httpx.InvalidURL, ValueError):
+                # a host that has no name (UnicodeError), or a reply that sends us to such an address, which httpx looks at
+                raise UnusableFileError(f"{shown_name(url)} leads to no web address; check the address.") from None
             if reply.status_code not in _REDIRECTS:
                 if reply.status_code in _RETRIED:
                     reply.close()
@@ -235,8 +260,9 @@ class Fetcher:
         )
 
     def _sniff(self, reply: "httpx.Response") -> Iterator[bytes]:
+        """As it comes: waiting for a certain length would be endless where it drips."""
         try:
-            yield from reply.iter_raw(_SNIFFED_BYTES)
+            yield from reply.iter_raw()
         except self._httpx.HTTPError:
             return
 
@@ -274,7 +300,9 @@ def _transport_words(error: Exception) -> str:
 
 
 def shown_name(url: str) -> str:
-    """The file's name, for sentences; the query may hold a signature."""
+    """The file's name, or the repository's whose files are listed, for sentences; the query may hold a signature."""
+    if listed := _LIST.search(path_of(url)):
+        return printable(unquote(listed[1]))
     return printable(unquote(path_of(url).rpartition("/")[2])) or printable(path_of(url))
 
 

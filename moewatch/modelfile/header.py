@@ -15,14 +15,15 @@ from moewatch.modelfile.quantisation import BLOCKS, REMOVED
 from moewatch.modelfile.source import ByteSource, printable
 
 MAX_DIMS = 4  # GGML_MAX_DIMS
-MAX_TENSORS = 1 << 17  # the most in the wild is about 50k: deepseek2 with one tensor per expert
+MAX_TENSORS = 1 << 16  # the most in the wild is 47k: deepseek2 with one tensor per expert; so many take 1.2 s and 60 MB
 MAX_KEYS = 1 << 12  # the most in the wild is about 100
 MAX_KEY_BYTES = 1024  # docs/gguf.md allows 65535, the longest in the wild are below 100; what is kept must stay small
-MAX_NAME_BYTES = 256  # GGML_MAX_NAME is 64; forks raise it to 128
+MAX_NAME_BYTES = 128  # GGML_MAX_NAME is 64; forks raise it to 128
 MAX_STRINGS = 1 << 22  # vocabulary and merges together: 0.6 million at most in the wild; 4 million take half a second
 MAX_FILE_BYTES = 1 << 50  # a claim of more than 1 PiB is damage, not a download that has begun
 KEPT_TEXT_BYTES = 1024  # names and types are short; chat templates and licences are passed over
 KEPT_ITEMS = 1024  # per-layer arrays are kept (heads, experts; LLAMA_MAX_LAYERS is 512), vocabularies are not
+KEPT_ITEMS_IN_ALL = 1 << 15  # a dozen such arrays in the wild; 32 bytes each, where 4,096 keys could have 4 million
 MIN_KEY_BYTES = 8 + 4 + 1  # length, type, one byte of value
 MIN_TENSOR_BYTES = 8 + 4 + 4 + 8  # length, dimensions, type, offset
 
@@ -184,7 +185,7 @@ def _read_metadata(cursor: Cursor, name: str, n_keys: int) -> tuple[dict[str, Va
     metadata: dict[str, Value] = {}
     lengths: dict[str, int] = {}
     seen: set[bytes] = set()
-    n_strings = 0
+    n_strings = n_kept = 0
     for _ in range(n_keys):
         raw = _read_key(cursor, name, MAX_KEY_BYTES, "key")
         key = _decode(raw)
@@ -210,8 +211,9 @@ def _read_metadata(cursor: Cursor, name: str, n_keys: int) -> tuple[dict[str, Va
                 if n_strings > MAX_STRINGS:
                     raise ParseError(f"{name} has more than {MAX_STRINGS} strings, so it is damaged; fetch it again.")
                 cursor.skip_strings(count)
-            elif kept := _read_numbers(cursor, name, key, item, count):
+            elif kept := _read_numbers(cursor, name, key, item, count, min(KEPT_ITEMS, KEPT_ITEMS_IN_ALL - n_kept)):
                 metadata[key] = kept
+                n_kept += count
         else:
             raise ParseError(
                 f"{name} has a value of unknown type {kind} at key {printable(key)}; a newer moewatch is needed."
@@ -219,14 +221,16 @@ def _read_metadata(cursor: Cursor, name: str, n_keys: int) -> tuple[dict[str, Va
     return metadata, lengths
 
 
-def _read_numbers(cursor: Cursor, name: str, key: str, item: int, count: int) -> tuple[int | float | bool, ...] | None:
-    """The array when it is short enough to keep; else passed over in one step."""
+def _read_numbers(  # noqa: PLR0917 - one caller
+    cursor: Cursor, name: str, key: str, item: int, count: int, limit: int
+) -> tuple[int | float | bool, ...] | None:
+    """The array when it has no more than `limit` items, to be kept; else passed over in one step."""
     if item not in SCALARS:
         what = "an array of arrays" if item == ARRAY else f"an array of unknown type {item}"
         raise ParseError(f"{name} has {what} at key {printable(key)}, which llama.cpp does not read either.")
     form = SCALARS[item]
     cursor.need(count * form.size)
-    if count > KEPT_ITEMS:
+    if count > limit:
         cursor.skip(count * form.size)
         return None
     return struct.unpack(f"<{count}{form.format[-1]}", cursor.take(count * form.size))

@@ -16,9 +16,11 @@ import msgspec
 from moewatch.clock import Clock
 from moewatch.domain.sample import Gap, GapReason, Phase, ServerReading
 from moewatch.errors import ParseError, UsageError
+from moewatch.server.reply import HEAD_LIMIT_BYTES, Patience, TooLongError, be_patient
 from moewatch.server.slots import MetricsLedger, SlotLedger, parse_metrics, parse_slots
 
 TIMEOUT_NS = 200_000_000  # 20 x the slowest answer measured (10 ms); hangs are reported for older builds
+REPLY_NS = 5 * TIMEOUT_NS  # a reply that drips is given up as a whole
 REPLY_LIMIT_BYTES = 4 << 20  # 1,024 slots of 2.6 kB, the size of one at work
 REST_NS = 60_000_000_000  # an endpoint that is switched off is asked again after a minute
 DEFAULT_INTERVAL_NS = 1_000_000_000
@@ -228,7 +230,7 @@ class ServerPoll:
                 gap = Gap(field=FIELD, reason=GapReason.DENIED, detail=detail)
             else:
                 raise
-        except _TooLongError:
+        except TooLongError:
             gap = Gap(field=FIELD, reason=GapReason.MALFORMED, detail=f"{endpoint} answers without end")
         self._resting[endpoint] = (now_ns + REST_NS, gap)
         gaps.append(gap)
@@ -236,30 +238,20 @@ class ServerPoll:
 
     def _fetch(self, endpoint: str) -> bytes:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_NS / 1e9)
-        started_ns = self._clock.mono_ns()
+        patience = Patience(self._clock, REPLY_NS)
+        be_patient(connection, patience)
         try:
             connection.request("GET", self._prefix + endpoint, headers=self._headers)
             response = connection.getresponse()
-            parts: list[bytes] = []
-            size = 0
+            patience.limit_bytes = HEAD_LIMIT_BYTES + REPLY_LIMIT_BYTES
+            body = bytearray()
             while part := response.read1(1 << 16):
-                parts.append(part)
-                size += len(part)
-                if size > REPLY_LIMIT_BYTES:
-                    raise _TooLongError
-                # the socket's time-out is per packet: a reply that drips is given up as a whole
-                if self._clock.mono_ns() - started_ns > 5 * TIMEOUT_NS:
-                    raise TimeoutError
+                body += part
         finally:
             connection.close()
-        body = b"".join(parts)
         if response.status != _READY:
-            raise _Refused(response.status, body)
-        return body
-
-
-class _TooLongError(Exception):
-    """A reply above the limit."""
+            raise _Refused(response.status, bytes(body))
+        return bytes(body)
 
 
 def _name_of(error: Exception) -> str:

@@ -22,14 +22,18 @@ from msgspec import Struct
 
 from moewatch.clock import Clock
 from moewatch.errors import MoewatchError
+from moewatch.server.reply import Patience, TooLongError, be_patient
 from moewatch.units import MS, S, format_duration
 
 HOST = "127.0.0.1"
 READY_NS = 900 * S  # 120 GB from a disk of 200 MB/s need 600 s
 SILENCE_S = 120.0  # longest wait for a token; the slowest thrashing measured (dense, 0.5 tokens/s) made one in 2 s
+HEALTH_NS = 2 * S
+REPLY_BYTES = 16 << 20  # 256 tokens with their timings take 0.2 MiB
 POLL_NS = 100 * MS
 END_NS = 15 * S  # then by force; the batch in work is finished first, which takes long while it reads from a disk
 KILLED_S = 10.0
+LEFT_S = 1.0  # to go with the group; ending takes milliseconds
 REASON_CHARACTERS = 200
 LOG_TAIL_BYTES = 16 << 10
 LINE_BYTES = 1 << 20
@@ -209,7 +213,12 @@ class OwnServer:
             raise MoewatchError(
                 f"The server (process {process.pid}) does not end: its disk or GPU does not answer."
             ) from None
-        psutil.wait_procs(children, timeout=KILLED_S)
+        # one that left the group (setsid) is left over: it is ended as well, or it would hold memory and the port
+        _, left = psutil.wait_procs(children, timeout=LEFT_S)
+        for child in left:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        psutil.wait_procs(left, timeout=KILLED_S)
 
     def _check_alive(self) -> None:
         process = self._process
@@ -234,11 +243,12 @@ class OwnServer:
         return "".join(c for c in chosen if c.isprintable())[:REASON_CHARACTERS]
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=2)
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=HEALTH_NS / S)
+        be_patient(connection, Patience(self._clock, HEALTH_NS))
         try:
             connection.request("GET", f"{self._prefix}/health", headers=self._headers)
             return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
+        except (OSError, ValueError, http.client.HTTPException, TooLongError):
             return False
         finally:
             connection.close()
@@ -249,45 +259,51 @@ class OwnServer:
             "prompt": PROMPT, "n_predict": n_predict, "seed": 1, "stream": True, "ignore_eos": True, "cache_prompt": False,
         }  # fmt: skip
         connection = http.client.HTTPConnection(HOST, self._port, timeout=SILENCE_S)
+        patience = Patience(self._clock, round(SILENCE_S * S), REPLY_BYTES)
+        be_patient(connection, patience)
         try:
             connection.request("POST", f"{self._prefix}/completion", msgspec.json.encode(body), self._headers)
             answer = connection.getresponse()
             if answer.status != http.HTTPStatus.OK:
                 raise LaunchError(f"it answered {answer.status}")
-            return self._count(answer, limit_ns)
+            return self._count(answer, n_predict, limit_ns, patience)
         except TimeoutError:
             raise LaunchError(f"no token came in {SILENCE_S:.0f} s") from None
-        except (OSError, http.client.HTTPException) as error:
+        except TooLongError:
+            raise LaunchError("it answers without end") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
             self._clock.sleep_until(self._clock.mono_ns() + POLL_NS)  # so that an end can be seen as one
             self._check_alive()
             raise LaunchError(f"it hung up ({type(error).__name__})") from None
         finally:
             connection.close()  # before the end of the answer: the server drops the request
 
-    def _count(self, answer: http.client.HTTPResponse, limit_ns: int) -> Generated:
+    def _count(self, answer: http.client.HTTPResponse, n_predict: int, limit_ns: int, patience: Patience) -> Generated:
         first: tuple[int, int] | None = None
         last = (0, 0)
         while line := answer.readline(LINE_BYTES):
-            count = _tokens_in(line)
-            if count is None:
+            count = _tokens_in(line, n_predict)
+            if count is None or count <= last[0]:
                 continue
             last = (count, self._clock.mono_ns())
+            patience.end_ns = last[1] + round(SILENCE_S * S)
             first = first or last
             if last[1] - first[1] >= limit_ns:
                 break
         return Generated(last[0] - first[0], last[1] - first[1]) if first else Generated(0, 0)
 
 
-def _tokens_in(line: bytes) -> int | None:
-    """How many tokens one event of the stream has reached; None for anything else."""
+def _tokens_in(line: bytes, n_predict: int) -> int | None:
+    """How many tokens one event of the stream has reached; None for anything else, and for more than were asked for."""
     if not line.startswith(b"data:"):
         return None
     try:
         event: Any = msgspec.json.decode(line[5:])
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     count = event.get("tokens_predicted") if isinstance(event, dict) else None
-    return count if isinstance(count, int) and not event.get("stop") else None
+    is_count = isinstance(count, int) and not isinstance(count, bool) and 0 < count <= n_predict
+    return count if is_count and isinstance(count, int) and not event.get("stop") else None
 
 
 def _has_ended(process: "subprocess.Popen[bytes]") -> bool:

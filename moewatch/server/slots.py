@@ -18,8 +18,9 @@ from moewatch.errors import ParseError
 
 SLOTS_LIMIT = 1024  # -np; more is no llama-server
 
-_Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+_Count = Annotated[int, Meta(ge=0, lt=1 << 31)]  # llama.cpp counts tokens in 32 bits
 _METRIC = re.compile(rb"^llamacpp:(\w{1,80})(?:\{[^}\n]{0,400}\})? +([0-9][0-9.eE+]{0,30})\s*$", re.MULTILINE)
+SERIES_LIMIT = 256  # a llama-server has 11
 _METRIC_LIMIT = 1e15  # above, a double no longer holds every whole number
 
 
@@ -56,21 +57,24 @@ def parse_slots(content: bytes) -> list[Slot]:
         slots = _DECODER.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ParseError(f"/slots makes no sense: {str(error)[:120]}") from None
-    if len(slots) > SLOTS_LIMIT or len({slot.id for slot in slots}) != len(slots):
-        raise ParseError("/slots makes no sense: too many slots, or one twice")
+    if not 0 < len(slots) <= SLOTS_LIMIT or len({slot.id for slot in slots}) != len(slots):
+        raise ParseError("/slots makes no sense: no slots, too many, or one twice")
     return slots
 
 
 def parse_metrics(content: bytes) -> dict[str, int]:
     """Llamacpp's own series by name, rounded down to whole numbers; ParseError when there is none."""
     found: dict[str, int] = {}
-    for name, text in _METRIC.findall(content):
+    for match in _METRIC.finditer(content):
+        name, text = match.groups()
         try:
             value = float(text)
         except ValueError:
             continue
         if value < _METRIC_LIMIT:
             found[name.decode()] = int(value)
+        if len(found) > SERIES_LIMIT:
+            raise ParseError(f"/metrics makes no sense: it has more than {SERIES_LIMIT} series")
     if not found:
         raise ParseError("/metrics makes no sense: it has no llamacpp series")
     return found
@@ -187,6 +191,8 @@ class MetricsLedger:
             self._base = metrics
         tokens, prompt = (metrics[name] - self._base.get(name, 0) if name in metrics else None for name in names)
         active = metrics.get("requests_processing")
+        if active is not None and active > SLOTS_LIMIT:
+            active = None
         return ServerReading(
             # whether a request at work is in its prompt is not told
             phase=Phase.IDLE if active == 0 else Phase.UNKNOWN,

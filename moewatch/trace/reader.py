@@ -12,6 +12,7 @@ from moewatch.errors import ParseError, UnusableFileError
 from moewatch.trace.format import GZIP_WBITS, MAX_LINE_BYTES, parse_header, parse_sample
 
 CHUNK_BYTES = 1 << 16
+MAX_EMPTY_LINES = 1000  # none are written; 10 MB of gzip can hold 10^10, an hour's work
 GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952
 
 
@@ -37,8 +38,12 @@ def read_trace(path: Path) -> tuple[Header, Iterator[Sample]]:
 
 def _samples(stream: BinaryIO, lines: Iterator[bytes], name: str) -> Iterator[Sample]:
     with stream:
+        n_empty = 0
         for number, line in enumerate(lines, start=2):
             if not line.strip():
+                n_empty += 1
+                if n_empty > MAX_EMPTY_LINES:
+                    raise ParseError(f"{name} has more than {MAX_EMPTY_LINES} empty lines: this is no recording.")
                 continue
             try:
                 sample = parse_sample(line, name, number)

@@ -17,6 +17,30 @@ ROOT = Path(__file__).parents[2]
 SLEEPER = '#!/bin/sh\ncase "$1" in --help|--list-devices) exit 0;; esac\nsleep 300 &\nwait\n'
 FAILING = "#!/bin/sh\ncase \"$1\" in --help|--list-devices) exit 0;; esac\necho 'loading'\necho 'error: out of memory'\nexit 1\n"
 
+# as much of a llama-server as tune asks for
+ANSWERING = """
+import http.server, os, pathlib, sys, time
+
+with pathlib.Path(__file__).with_name("pids").open("a") as file:
+    print(os.getpid(), file=file)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def do_POST(self):
+        self.send_response(200)
+        self.end_headers()
+        for count in range(1, 200):
+            self.wfile.write(b'data: {"tokens_predicted": %d}\\n\\n' % count)
+            time.sleep(0.01)
+
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -101,6 +125,19 @@ def test_servers_that_fail_are_named_with_their_own_words(model: Path, tmp_path:
     record = json.loads(done.stdout)
     assert record["best"] is None
     assert {run["failed"] for run in record["runs"]} == {"it ended with code 1: error: out of memory"}
+
+
+def test_a_server_that_leaves_its_group_is_ended_all_the_same(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "answering.py").write_text(ANSWERING)
+    away = f'case "$1" in --help|--list-devices) exit 0;; esac\nsetsid {sys.executable} {tmp_path}/answering.py "$@" &\nwait\n'
+    server = program(tmp_path, f"#!/bin/sh\n{away}")
+    done = tune("--json", "--for", "1", "--candidates", "threads", "--", server, "-m", str(model))
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert not any(run["failed"] for run in runs), "one stood in the way of the next"
+    assert len(pids) > len(runs) > 0, "the best two are started twice"
+    assert not any(psutil.pid_exists(pid) for pid in pids), "a server was left behind"
 
 
 @pytest.mark.usefixtures("hangup_counts")

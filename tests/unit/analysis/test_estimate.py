@@ -1,6 +1,7 @@
 """From a model and a machine to a placement, a speed and a command: properties that hold for any figures."""
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -173,6 +174,21 @@ class TestSpeed:
         assert faster.tokens_per_s.high >= base.tokens_per_s.high * (1 - 1e-9)
         everything = derive_estimate(parts, machine(64, vram, disk)).expectation
         assert everything.tokens_per_s.high >= base.tokens_per_s.high * (1 - 1e-9)
+
+    @pytest.mark.parametrize("dense_gib", [0.05, 1, 4])
+    @pytest.mark.parametrize("vram_gib", [0, 2, 6, 12, 24])
+    @pytest.mark.parametrize("used", [1, 8, 32, 128])
+    def test_more_memory_never_makes_it_slower_at_any_step(self, used: int, vram_gib: float, dense_gib: float) -> None:
+        """Where one token's weights just fit there was a step the wrong way when the dense ones were on the GPU."""
+        parts = moe(16, dense_gib, n_used=used)
+        found = [derive_estimate(parts, machine(room / 4, vram_gib)).expectation for room in range(1, 100)]
+        for less, more in pairwise(found):
+            assert more.tokens_per_s.low >= less.tokens_per_s.low * (1 - 1e-9)
+            assert more.tokens_per_s.high >= less.tokens_per_s.high * (1 - 1e-9)
+            assert more.first_token_s.low <= less.first_token_s.low * (1 + 1e-9)
+            assert more.first_token_s.high <= less.first_token_s.high * (1 + 1e-9)
+            assert more.missing_bytes_per_token.high <= less.missing_bytes_per_token.high
+        assert found[0].missing_bytes_per_token.low > 0 or vram_gib == 24
 
     def test_so_does_a_room_too_small_for_one_token(self) -> None:
         parts = moe(16, 4)

@@ -1,5 +1,6 @@
 """llama.cpp's importance matrices, both forms: which experts a text used, and what is none is one sentence."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from moewatch.cache.imatrix import heat_tiers, read_imatrix
+from moewatch.cache.imatrix import MAX_ROW_VALUES, heat_tiers, read_imatrix
 from moewatch.cache.runs import total
 from moewatch.domain.layout import ModelLayout
 from moewatch.errors import MoewatchError, ParseError, UnusableFileError
@@ -161,3 +162,18 @@ def test_a_cut_gguf(layout: ModelLayout, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ParseError, match="cut short"):
         read_imatrix(path, layout)
+
+
+def test_rows_longer_than_any_are_not_read(layout: ModelLayout, tmp_path: Path) -> None:
+    path = tmp_path / "i.dat"
+    raw = NAMES[0].encode()
+
+    def heat(columns: int) -> set[float]:
+        head = struct.pack("<ii", 1, len(raw)) + raw + struct.pack("<ii", 3, columns * EXPERTS)
+        path.write_bytes(head)
+        os.truncate(path, len(head) + 4 * columns * EXPERTS)  # a hole: zeros
+        return set(read_imatrix(path, layout).values())
+
+    assert heat(MAX_ROW_VALUES) == {0.0}
+    with pytest.raises(ParseError, match="so it is damaged"):
+        heat(MAX_ROW_VALUES + 1)

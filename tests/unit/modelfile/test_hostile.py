@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from moewatch.errors import ParseError, UnusableFileError
-from moewatch.modelfile.header import MAX_STRINGS, read_header
+from moewatch.modelfile.header import KEPT_ITEMS, KEPT_ITEMS_IN_ALL, MAX_STRINGS, read_header
 from moewatch.modelfile.layout import read_layout
 from moewatch.modelfile.source import FileSource, printable
 from tests.support.gguf_bytes import (
@@ -290,6 +290,15 @@ def test_short_arrays_and_text_are_kept_long_ones_are_not() -> None:
     assert found.metadata == {"heads": (8, 0, 8), "short": "y"}
     assert found.count("heads") == 8
     assert (found.text("short"), found.text("heads"), found.count("short")) == ("y", "", None)
+
+
+def test_many_short_arrays_are_not_all_kept() -> None:
+    n_arrays = 2 * KEPT_ITEMS_IN_ALL // KEPT_ITEMS
+    pairs = [array(f"k{number}", U32, KEPT_ITEMS, bytes(4 * KEPT_ITEMS)) for number in range(n_arrays)]
+    found = read_header(BytesSource(header([*pairs, u32("general.after", 7)])))
+    assert len(found.array_lengths) == n_arrays
+    assert sum(len(kept) for kept in found.metadata.values() if isinstance(kept, tuple)) == KEPT_ITEMS_IN_ALL
+    assert found.metadata["general.after"] == 7
 
 
 def test_a_tensor_without_dimensions_is_one_weight() -> None:

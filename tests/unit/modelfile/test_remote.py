@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from moewatch.clock import SystemClock
-from moewatch.errors import ForbiddenError, MoewatchError, ParseError, UnusableFileError
+from moewatch.errors import ForbiddenError, MoewatchError, ParseError, UnusableFileError, UsageError
 from moewatch.modelfile import remote
 from moewatch.modelfile.fetcher import MAX_REDIRECTS, Fetcher, with_file_name
-from moewatch.modelfile.hub import Repository, download_url, list_models, parse_short, repository_of
+from moewatch.modelfile.hub import DEFAULT_ENDPOINT, Repository, download_url, list_models, parse_short, repository_of
 from moewatch.modelfile.layout import derive_layout, read_layout
 from moewatch.modelfile.remote import MAX_FETCH_BYTES, RemoteSource, read_remote_shard, read_remote_shards
 from tests.support.gguf_models import ARCHITECTURES, qwen3moe, write_model
@@ -157,11 +157,20 @@ class TestServers:
 
     @pytest.mark.parametrize(
         "said",
-        ["", "bytes 1-100/4096", "bytes 0-9999999/99999999", "bytes 0-100/50", "bytes 0-99/*", "pages 0-99/4096", "0"],
+        [
+            "",
+            "bytes 1-100/4096",
+            "bytes 0-9999999/99999999",
+            "bytes 0-100/50",
+            "bytes 0-99/*",
+            "bytes 0-99/9999999999999999999",
+            "pages 0-99/4096",
+            "0",
+        ],
     )
     def test_another_part_than_asked_for(self, said: str, model: bytes, server: RangeServer, fetcher: Fetcher) -> None:
         server.routes["/m.gguf"] = lambda request: request.reply(206, model[:100], Content_Range=said)
-        with pytest.raises(UnusableFileError, match=r"cannot be trusted|another part"):
+        with pytest.raises(UnusableFileError, match=r"cannot be trusted|another part|more than 1 PiB"):
             self.read(fetcher, server)
 
     def test_more_than_asked_for_is_not_taken(self, model: bytes, server: RangeServer, fetcher: Fetcher) -> None:
@@ -233,6 +242,36 @@ class TestServers:
             read_remote_shards(fetcher, url, CLOCK)
 
 
+class TestEnvironment:
+    """What is taken from it may be of no use."""
+
+    @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "ftp://127.0.0.1", "http://[::1"])
+    def test_a_proxy_that_is_none(self, proxy: str, monkeypatch: pytest.MonkeyPatch, server: RangeServer) -> None:
+        for name in ("NO_PROXY", "no_proxy", "all_proxy", "http_proxy", "HTTP_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        with Fetcher(QuickClock()) as fetcher, pytest.raises(UsageError, match="The proxy that the environment names"):
+            read_remote_shards(fetcher, server.url("m.gguf"), CLOCK)
+        assert not server.seen
+
+    def test_certificates_that_are_not_there(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+        with Fetcher(QuickClock()) as fetcher, pytest.raises(UsageError, match="SSL_CERT_FILE"):
+            read_remote_shards(fetcher, "https://127.0.0.1:1/m.gguf", CLOCK)
+
+    @pytest.mark.parametrize("token", ["se\ncret", "sécret", "\x1b"])
+    def test_a_token_that_is_none(self, token: str) -> None:
+        with pytest.raises(UsageError, match="HF_TOKEN has characters"):
+            Fetcher(CLOCK, token=token, token_origin=DEFAULT_ENDPOINT)
+
+    @pytest.mark.parametrize("token", ["secret\n", " secret\r\n"])
+    def test_the_line_feed_of_a_token_from_a_file(self, token: str, model: bytes, server: RangeServer) -> None:
+        server.files["m.gguf"] = model
+        with Fetcher(CLOCK, token=token, token_origin=server.origin) as fetcher:
+            read_remote_shards(fetcher, server.url("m.gguf"), CLOCK)
+        assert [headers.get("Authorization") for _, headers in server.seen] == ["Bearer secret"]
+
+
 class TestRedirects:
     """Download hosts redirect; the token stays at home."""
 
@@ -279,6 +318,12 @@ class TestRedirects:
         with pytest.raises(UnusableFileError, match="redirected to no web address"):
             read_remote_shards(fetcher, server.url("m.gguf"), CLOCK)
 
+    @pytest.mark.parametrize("to", ["javascript:alert(1)", "http://a..b/x", f"http://{'a' * 70}/x", "mailto:a@b"])
+    def test_to_a_host_that_has_no_name(self, to: str, server: RangeServer, fetcher: Fetcher) -> None:
+        server.routes["/m.gguf"] = lambda request: request.reply(302, b"", Location=to)
+        with pytest.raises(UnusableFileError, match=r"m\.gguf (leads|is redirected) to no web address"):
+            read_remote_shards(fetcher, server.url("m.gguf"), CLOCK)
+
 
 class TestHub:
     """Short names and lists."""
@@ -316,6 +361,14 @@ class TestHub:
         server.routes["/api/models/o/r/tree/main"] = lambda request: request.reply(200, body)
         with pytest.raises(ParseError, match="The list of o/r is"):
             list_models(fetcher, parse_short("hf:o/r", server.origin))
+
+    def test_a_list_that_cannot_be_had_is_named_after_its_repository(self, fetcher: Fetcher) -> None:
+        with RangeServer() as gone:
+            repository = parse_short("hf:o/r", gone.origin)
+            with pytest.raises(UnusableFileError, match=r"The server has no o/r \(404\)"):
+                list_models(fetcher, repository)
+        with pytest.raises(UnusableFileError, match="o/r cannot be read: no connection"):
+            list_models(fetcher, repository)
 
     @pytest.mark.parametrize("text", ["hf:", "hf:o", "hf:o/r/x", "hf:../r", "hf:o/r:", "hf:o/r:a b", "hf:o\x1b/r"])
     def test_no_short_name(self, text: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from moewatch.domain.sample import Phase
 from moewatch.errors import ParseError
-from moewatch.server.slots import MetricsLedger, Slot, SlotLedger, parse_metrics, parse_slots
+from moewatch.server.slots import SERIES_LIMIT, MetricsLedger, Slot, SlotLedger, parse_metrics, parse_slots
 from tests.unit.server.fake_proc import FIXTURES
 
 S = 1_000_000_000
@@ -127,7 +127,7 @@ def test_prompt_tokens() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b"{}", b"null", b"[1]", b'[{"id":"a"}]', b'[{"id":0,"n_ctx":-1}]', b'[{"id":0},{"id":0}]',
+        b"", b"{}", b"[]", b"null", b"[1]", b'[{"id":0,"n_ctx":2147483648}]', b'[{"id":0,"n_ctx":NaN}]', b'[{"id":"a"}]', b'[{"id":0,"n_ctx":-1}]', b'[{"id":0},{"id":0}]',
         b'[{"id":0,"next_token":[{"n_decoded":1e300}]}]', b'[{"id":0,"next_token":[{"n_decoded":99999999999999999999}]}]',
         b"[" * 100_000, b'[{"id":0,"x":' + b"[" * 100_000, b"\xff\xfe", b"<html>",
     ],
@@ -164,6 +164,20 @@ def test_metrics_count_ended_requests() -> None:
     reading = ledger.update(ended)
     assert (reading.phase, reading.tokens_total, reading.prompt_tokens_total) == (Phase.IDLE, 5063, 7207)
     assert ledger.update(unused).tokens_total == 0  # started anew
+
+
+def test_more_requests_than_slots_that_could_be_are_unknown() -> None:
+    for at_work, n_active in ((b"3", 3), (b"1024", 1024), (b"1025", None), (b"1e14", None)):
+        text = b"llamacpp:requests_processing " + at_work + b"\nllamacpp:tokens_predicted_total 5\n"
+        reading = MetricsLedger().update(parse_metrics(text))
+        assert (reading.n_active, reading.tokens_total) == (n_active, 0)
+
+
+def test_more_series_than_a_server_has() -> None:
+    lines = [f"llamacpp:x{number} 1\n".encode() for number in range(SERIES_LIMIT + 1)]
+    assert len(parse_metrics(b"".join(lines[:-1]))) == SERIES_LIMIT
+    with pytest.raises(ParseError, match="more than 256 series"):
+        parse_metrics(b"".join(lines))
 
 
 @pytest.mark.parametrize("text", [b"", b"llamacpp:x nan\n", b"llamacpp:x -1\n", b"other 1\n", b"llamacpp:x 1e300\n"])

@@ -1,12 +1,15 @@
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
+from moewatch import engine
 from moewatch.domain.sample import Header, Host, Sample, TargetIdentity
 from moewatch.errors import ExitCode, ParseError, UnusableFileError
+from moewatch.export import text
 from moewatch.trace.format import MAX_LINE_BYTES, format_line
-from moewatch.trace.reader import read_trace
+from moewatch.trace.reader import MAX_EMPTY_LINES, read_trace
 
 HEADER = Header(host=Host(), target=TargetIdentity(pid=1))
 SAMPLES = [Sample(mono_ns=i * 10**9, wall_ns=i) for i in range(5)]
@@ -64,6 +67,8 @@ def test_newer_version_is_refused_by_name(tmp_path: Path) -> None:
         (b"", "it is empty"),
         (b"\x00\xff\xfe", "line 1 is not the header"),
         (b"[1, 2]\n", "line 1 is not the header"),
+        (b'{"x":' + b"[" * 100_000, "line 1 is not the header"),
+        (b'{"format":"moewatch-trace","version":1' + b"0" * 400 + b"}\n", "line 1 is not the header"),
         (b'{"format":"other","version":1}\n', "does not say"),
         (b'{"format":"moewatch-trace"}\n', "names no version"),
         (b'{"format":"moewatch-trace","version":1}\n', "line 1 cannot be read: .*host"),
@@ -84,11 +89,44 @@ def test_malformed_line_in_the_middle_is_named(tmp_path: Path) -> None:
         next(samples)
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", '"12"', "1e400"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", '"12"', "1e400", "9223372036854775808", "1" + 400 * "0"])
 def test_a_counter_that_is_no_count_is_refused(tmp_path: Path, value: str) -> None:
     line = f'{{"mono_ns":1,"wall_ns":1,"process":{{"majflt_total":{value}}}}}\n'.encode()
     with pytest.raises(ParseError, match="line 2"):
         list(read_trace(written(tmp_path, LINES[0] + line))[1])
+
+
+def test_the_largest_count_is_read_and_shown(tmp_path: Path) -> None:
+    line = b'{"mono_ns":-9223372036854775807,"wall_ns":9223372036854775807,"process":{"majflt_total":9223372036854775807}}\n'
+    header, samples = read_trace(written(tmp_path, LINES[0] + line))
+    frame = engine.step(engine.start(header), next(samples))[1]
+    assert text.format_line(frame)
+    assert text.format_page(frame)
+
+
+@pytest.mark.parametrize("key", ["mono_ns", "wall_ns"])
+def test_a_time_that_no_clock_shows_is_refused(tmp_path: Path, key: str) -> None:
+    times = {"mono_ns": 1, "wall_ns": 1} | {key: 1 << 70}
+    with pytest.raises(ParseError, match="line 2 cannot be read"):
+        list(read_trace(written(tmp_path, LINES[0] + json.dumps(times).encode() + b"\n"))[1])
+
+
+def test_what_is_wrong_is_told_shortly_however_long_it_is(tmp_path: Path) -> None:
+    line = b'{"mono_ns":1,"wall_ns":1,"server":{"phase":"' + b"a" * 5000 + b'\\u001b[31m"}}\n'
+    with pytest.raises(ParseError, match=r"line 2 cannot be read: .*server\.phase") as caught:
+        list(read_trace(written(tmp_path, LINES[0] + line))[1])
+    assert len(str(caught.value)) < 200
+    assert str(caught.value).isprintable()
+
+
+def test_nothing_but_empty_lines_is_given_up(tmp_path: Path) -> None:
+    for n_empty, n_samples in ((MAX_EMPTY_LINES, 5), (MAX_EMPTY_LINES + 1, None)):
+        path = written(tmp_path, LINES[0] + b"\n" * n_empty + b"".join(LINES[1:]), "run.jsonl.gz")
+        if n_samples is not None:
+            assert len(list(read_trace(path)[1])) == n_samples
+        else:
+            with pytest.raises(ParseError, match="empty lines: this is no recording"):
+                list(read_trace(path)[1])
 
 
 def test_endless_line_is_refused_in_bounded_memory(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,16 @@ def both(first: Callable[[Event], None], second: Callable[[Event], None]) -> Cal
         second(event)
 
     return tell
+
+
+def successors(ended: "ServerProcess", servers: "Sequence[ServerProcess]", *, was_named: bool) -> "list[ServerProcess]":
+    """Who may be the server that ended, restarted under another pid: those with its model, else what came later.
+
+    Not another that ran beside it all the time; and where the person named a pid, only what listens where that one did.
+    """
+    alike = [server for server in servers if server.model_name == ended.model_name]
+    later = [server for server in servers if server.start_ticks > ended.start_ticks]
+    return alike or [server for server in later if server.port == ended.port or not was_named]
 
 
 class LiveFeed:
@@ -194,12 +204,9 @@ class LiveFeed:
         from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
         from moewatch.server.discovery import find_servers  # noqa: PLC0415 - nothing eager
 
-        # A restarted server has another pid: after an end, one that came later or has the same model is followed,
-        # not another that ran beside it all the time. Tab chooses among all.
         servers = find_servers(KernelRoot.system(), self._pids if not self._watched else None)
-        if self._watched is not None and not self._switching:
-            old = self._watched
-            servers = [s for s in servers if s.start_ticks > old.start_ticks or s.model_name == old.model_name]
+        if self._watched is not None and not self._switching:  # Tab chooses among all
+            servers = successors(self._watched, servers, was_named=bool(self._pids))
         self._switching = False
         if not servers:
             raise TargetError(NO_SERVER)

@@ -125,6 +125,10 @@ def _summarise(
 
     experts = [t.first_expert + t.n_expert for t in tensors if t.weight_class is WeightClass.EXPERT]
     n_expert = header.count(_key(header, "expert_count")) or max(experts, default=0)
+    if n_expert < max(experts, default=0):  # llama.cpp refuses such a tensor for its shape
+        raise ParseError(
+            f"{shards[0].name} claims {n_expert} experts, but a tensor has {max(experts)}, so it is damaged; fetch it again."
+        )
     n_used = header.count(_key(header, "expert_used_count")) or None
     if n_used is not None and 0 < n_expert < n_used:
         raise ParseError(

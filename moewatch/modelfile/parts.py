@@ -8,6 +8,7 @@ import msgspec
 
 from moewatch.domain.estimate import LayerBytes, ModelParts
 from moewatch.domain.layout import ModelLayout, Tensor, WeightClass
+from moewatch.errors import UnusableFileError
 from moewatch.modelfile.header import GgufHeader
 from moewatch.modelfile.identity import derive_digest
 from moewatch.modelfile.layout import derive_layout
@@ -16,13 +17,24 @@ from moewatch.modelfile.shards import Shard
 # Within dense (classes.py): the router with its bias, and the experts that every token takes
 _ROUTER = re.compile(r"blk\.\d+\.(?:ffn_gate_inp(?:_shexp)?|exp_probs_b)\b")
 _SHARED = re.compile(r"blk\.\d+\.ffn_(?:gate|up|down|gate_up)_shexp\b")
+# Beside models, with headers like theirs (general.type, gguf/constants.py); older projectors say so by their architecture
+_NO_MODELS = {
+    "adapter": "an adapter (LoRA)",
+    "imatrix": "an importance matrix",
+    "mmproj": "a projector of images or sound",
+}
+_ARCHITECTURES = {"clip": "mmproj"}
 _TOKENS = "tokenizer.ggml.tokens"
 
 
 def derive_parts(shards: Sequence[Shard]) -> ModelParts:
     """Add up what the headers of all shards (in order, shards.check_shards) say; ParseError as layout.derive_layout."""
-    layout = derive_layout(shards)
     header = shards[0].header
+    said = header.text("general.type")
+    kind = _NO_MODELS.get(_ARCHITECTURES.get(header.text("general.architecture"), said))
+    if kind is not None:
+        raise UnusableFileError(f"{shards[0].name} is {kind} and no model; name the model that it belongs to.")
+    layout = derive_layout(shards)
     types: Counter[str] = Counter()
     for shard in shards:
         for info in shard.header.tensors:

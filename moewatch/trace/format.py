@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from moewatch.domain.encoding import encode_json
-from moewatch.domain.sample import Header, Sample
+from moewatch.domain.sample import Count, Header, Sample
 from moewatch.errors import ParseError
 
 FORMAT = "moewatch-trace"
@@ -13,6 +13,7 @@ VERSION = 1
 GZIP_WBITS = 31  # zlib: 15 bits of window + 16 for a gzip header
 # a Sample of 128 layers x 512 experts (base64 of 64 KiB) and long lists of gaps stays below 200 kB
 MAX_LINE_BYTES = 4 << 20
+_REASON_ENDS = 60  # characters of either end of what the decoder says, which quotes the file
 
 _header = msgspec.json.Decoder(Header)
 _sample = msgspec.json.Decoder(Sample)
@@ -22,7 +23,7 @@ class _Opening(msgspec.Struct):
     """The two keys that are looked at before anything else is believed."""
 
     format: str | None = None
-    version: int | None = None
+    version: Count | None = None
 
 
 _opening = msgspec.json.Decoder(_Opening)
@@ -35,7 +36,7 @@ def parse_header(line: bytes, name: str) -> Header:
         raise ParseError(f"{name} is no recording: it is empty.")
     try:
         opening = _opening.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"{name} is no recording: line 1 is not the header that `moewatch record` writes.") from error
     if opening.format != FORMAT:
         raise ParseError(f'{name} is no recording: line 1 does not say "format": "{FORMAT}".')
@@ -63,7 +64,9 @@ def _decoded(decoder: "msgspec.json.Decoder[Decoded]", line: bytes, name: str, n
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        what = str(error).split("\n", 1)[0]
+        what = "".join(c for c in str(error) if c.isprintable())
+        if len(what) > 2 * _REASON_ENDS:  # what is wrong stands first, where it is last
+            what = f"{what[:_REASON_ENDS]}…{what[-_REASON_ENDS:]}"
         raise ParseError(f"{name}, line {number} cannot be read: {what}.") from error
     except RecursionError as error:
         raise ParseError(f"{name}, line {number} cannot be read: it is nested too deeply.") from error

@@ -125,6 +125,16 @@ CONTENTS: dict[str, tuple[bytes, str]] = {
         header([ARCH, u32("llama.expert_count", 8), u32("llama.expert_used_count", 9)]),
         "claims to use 9 of 8 experts",
     ),
+    "more experts in a tensor than there are": (
+        with_data(
+            header(
+                [ARCH, u32("llama.expert_count", 3), u32("llama.expert_used_count", 2)],
+                [tensor("blk.0.ffn_up_exps.weight", (32, 32, 8))],
+            ),
+            32 * 32 * 8 * 2,
+        ),
+        "claims 3 experts, but a tensor has 8",
+    ),
     "shard of 4 billion": (header([u32("split.count", (1 << 32) - 1), u32("split.no", 5)]), "claims to be shard 6 of"),
     "shard 4 billion of 2": (
         header([u32("split.count", 2), u32("split.no", (1 << 32) - 1)]),

@@ -7,10 +7,32 @@ from pathlib import Path
 import gguf
 import pytest
 
+from moewatch.errors import UnusableFileError
 from moewatch.modelfile.choices import choose, group_models, name_in_path
 from moewatch.modelfile.parts import derive_parts
 from moewatch.modelfile.shards import read_shards
 from tests.support.gguf_models import ARCHITECTURES, EMBD, FF_EXP, TensorSpec, deepseek2, glm4moe, qwen3moe, write_model
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "words"),
+    [
+        ("qwen3moe", "adapter", r"an adapter \(LoRA\)"),
+        ("qwen3moe", "imatrix", "an importance matrix"),
+        ("clip", "mmproj", "a projector"),
+        ("clip", "", "a projector"),
+    ],
+)
+def test_what_lies_beside_models_is_none(architecture: str, kind: str, words: str, tmp_path: Path) -> None:
+    spec = replace(qwen3moe(), architecture=architecture)
+    (path,) = write_model(spec.with_keys(**{"general.type": kind}) if kind else spec, tmp_path / "m.gguf")
+    with pytest.raises(UnusableFileError, match=rf"m\.gguf is {words}.* and no model"):
+        derive_parts(read_shards(path))
+
+
+def test_a_model_that_says_so_is_one(tmp_path: Path) -> None:
+    (path,) = write_model(qwen3moe().with_keys(**{"general.type": "model"}), tmp_path / "m.gguf")
+    assert derive_parts(read_shards(path)).is_moe
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))

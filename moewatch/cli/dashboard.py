@@ -11,7 +11,7 @@ from moewatch.cli.main import COMMANDS
 from moewatch.cli.options import add_for, add_output, add_target, add_view, new_parser
 from moewatch.cli.stream import Printer, watch
 from moewatch.domain.events import Ended, Event
-from moewatch.domain.frame import Frame
+from moewatch.domain.frame import Frame, State
 from moewatch.errors import ExitCode, UsageError
 from moewatch.export.text import format_page
 from moewatch.units import S
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from moewatch.tui.feed import Feed, Warmer
 
 ONCE_NS = 12 * S  # nothing shorter can be judged: the verdict's windows are 10 s
+# Until the cache has turned over once, thrashing and a change of topic look alike; at 100 MB/s with 1 GB in memory, as on the
+# test server, that takes 10 to 20 s, and one answer is all that is given here.
+ONCE_UNSURE_NS, SURE = 30 * S, 0.5
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 def main(options: argparse.Namespace) -> int:
     """Draw the dashboard, or print what a screen would show where there is none."""
     if options.once:
-        once = _Once(as_json=options.json, limit_ns=ONCE_NS if options.for_ns is None else options.for_ns)
+        once = _Once(as_json=options.json, for_ns=options.for_ns)
         return watch(options, once, wait=False)
     if options.json:
         raise UsageError("--json needs --once (one Frame) or the command stream (a Frame per line).")
@@ -100,7 +103,10 @@ def _recorder(path: str | None) -> "FileRecorder | None":
 class _Once(Printer):
     """Prints the last Frame only; when the target ends before the time is over, the last there was."""
 
-    _latest: Frame | None = None
+    def __init__(self, *, as_json: bool, for_ns: int | None) -> None:
+        super().__init__(as_json=as_json, limit_ns=ONCE_NS if for_ns is None else for_ns)
+        self._latest: Frame | None = None
+        self._may_look_on = for_ns is None
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
@@ -113,6 +119,13 @@ class _Once(Printer):
         self._latest = frame
         if last:
             self._print(frame)
+
+    def is_over(self, frame: Frame, watched_ns: int) -> bool:
+        """Where no time was given, it looks on while it cannot tell yet."""
+        is_unsure = frame.verdict.state is State.WARMING and frame.verdict.confidence < SURE
+        if self._may_look_on and is_unsure and watched_ns < ONCE_UNSURE_NS:
+            return False
+        return super().is_over(frame, watched_ns)
 
     def _print(self, frame: Frame) -> None:
         self._latest = None

@@ -71,11 +71,15 @@ class Printer:
         last = False
         if self._first_ns is None:
             self._first_ns = frame.mono_ns
-        elif self._limit_ns is not None:  # a rate needs two samples, so the first is never the last
-            last = frame.mono_ns - self._first_ns >= self._limit_ns
+        else:  # a rate needs two samples, so the first is never the last
+            last = self.is_over(frame, frame.mono_ns - self._first_ns)
         self.show(frame, last=last)
         if last:
             self.stop()
+
+    def is_over(self, frame: Frame, watched_ns: int) -> bool:  # noqa: ARG002 - who answers once looks at it
+        """Whether this Frame is the last."""
+        return self._limit_ns is not None and watched_ns >= self._limit_ns
 
     def show(self, frame: Frame, *, last: bool) -> None:  # noqa: ARG002 - who prints one Frame only needs it
         """One line for each Frame; first, to the person, what limits all that follows (another user's process, a damaged model)."""

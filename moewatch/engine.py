@@ -131,6 +131,7 @@ def _frame(
         active_bytes=active_bytes,
         seen_ns=now.mono_ns - window.carried.started_ns,
         late_ns=now.late_ns,
+        is_stopped=bool(now.process and now.process.is_stopped),
         slept_ns=window.carried.slept_ns,
         came_back_bytes=came_back.again_bytes if came_back else None,
         disk_bytes_per_s=state.disk_bytes_per_s,

@@ -49,6 +49,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     seen_ns: int = 0  # how long this target has been watched since the last break
     needed_ns: int = 10 * S  # how long it takes to judge
     late_ns: int = 0
+    is_stopped: bool = False  # the server, by SIGSTOP or a debugger
     slept_ns: int = 0  # the machine was suspended so long just before
     came_back_bytes: int | None = None  # re-read since the state began; None: estimated from the rate over its window
     disk_bytes_per_s: float | None = None  # the fastest that this disk was seen to serve the server

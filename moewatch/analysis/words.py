@@ -35,11 +35,15 @@ _REMEDY = re.compile(r"sudo -u ('[^']+'|[\w.-]+)")
 
 def headline(now: Situation) -> str:
     """The one sentence under the state; fits 77 columns wherever its figures do."""
+    if now.is_stopped:  # whatever its counters say
+        return f"The server is stopped and does nothing; kill -CONT {now.header.target.pid} lets it go on."
     return _HEADLINES[now.state](now)
 
 
 def headline_short(now: Situation) -> str:
     """The same in at most 38 columns, for terminals of 40."""
+    if now.is_stopped:
+        return f"Stopped: kill -CONT {now.header.target.pid}"
     return _SHORT[now.state](now)
 
 

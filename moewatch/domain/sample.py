@@ -165,6 +165,7 @@ class ProcessReading(Struct, frozen=True, kw_only=True):
     threads_blocked: Count | None = None
     swap_bytes: Count | None = None
     locked_bytes: Count | None = None
+    is_stopped: bool | None = None  # by a signal or a debugger (states T and t)
 
     @property
     def cpu_ns(self) -> int | None:

@@ -13,6 +13,7 @@ TASKS_LIMIT = 256  # a task's stat costs 6 to 14 us: 256 of them 2 to 4 ms; llam
 ARGV_LIMIT_BYTES = 4 << 20  # ARG_MAX is 2 MiB unless the stack limit was raised
 NS_PER_S = 1_000_000_000
 
+_STOPPED_STATES = ("T", "t")
 _ENDED_STATES = b"ZXx"  # zombie, dead
 _STATUS_FIELDS = {b"RssAnon": 1024, b"RssFile": 1024, b"VmSwap": 1024, b"VmLck": 1024}  # "kB" there means KiB
 _LAST_FIELD = 42  # delayacct_blkio_ticks; proc_pid_stat(5) counts from 1
@@ -133,6 +134,7 @@ def read_process(root: KernelRoot, pid: int, start_ticks: int | None = None) -> 
         threads_blocked=blocked,
         swap_bytes=status.get(b"VmSwap"),
         locked_bytes=status.get(b"VmLck"),
+        is_stopped=stat.state in _STOPPED_STATES,
     ), gaps
 
 

@@ -293,7 +293,14 @@ def _in_order(servers: list[ServerProcess]) -> list[ServerProcess]:
         return _is_server(server.exe, "", server.argv)
 
     in_order = sorted(
-        servers, key=lambda server: (not is_named(server), not server.mapped_bytes, -server.rss_bytes, server.pid)
+        servers,
+        key=lambda server: (
+            not is_named(server),
+            not server.mapped_bytes,
+            not server.model_name,
+            -server.rss_bytes,
+            server.pid,
+        ),
     )
     if in_order and in_order[0].mapped_bytes:
         return [server for server in in_order if server.mapped_bytes]

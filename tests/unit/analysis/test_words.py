@@ -213,6 +213,14 @@ def test_the_word_and_the_headline_agree_on_cold() -> None:
         assert ("cold" in label) is said.startswith("Cold")
 
 
+@pytest.mark.parametrize("state", [State.IDLE, State.STEADY, State.UNKNOWN])
+def test_a_stopped_server_is_called_stopped(state: State) -> None:
+    now = situation(state, is_stopped=True)
+    pid = now.header.target.pid
+    assert headline(now) == f"The server is stopped and does nothing; kill -CONT {pid} lets it go on."
+    assert headline_short(now) == f"Stopped: kill -CONT {pid}"
+
+
 def test_unknown_says_what_is_missing() -> None:
     hidden = (
         Gap(field="process.read_bytes_total", reason=GapReason.UNSUPPORTED),

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,17 @@ def test_exe_falls_back_to_comm(tree: ProcTree) -> None:
     tree.process(9, comm="llama-server-lo").link("/proc/9/exe", "/opt/llama-server-long (deleted)")
     assert read_exe(tree.root, 9) == "llama-server-long"
     assert read_exe(tree.deny("/proc/9/exe").root, 9) == "llama-server-lo"
+
+
+def test_a_stopped_process_is_seen_as_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        try:
+            assert read_process(KernelRoot.system(), child.pid)[0].is_stopped is False
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+            assert read_process(KernelRoot.system(), child.pid)[0].is_stopped is True
+        finally:
+            child.kill()
 
 
 def test_agrees_with_psutil_about_this_process() -> None:

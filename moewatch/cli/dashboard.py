@@ -57,10 +57,8 @@ def main(options: argparse.Namespace) -> int:
     recorder = _recorder(options.record)
     feed = LiveFeed(options, follow=True, recorder=recorder, keep_hot_sets=True)
     feed.check()
-    if not output.is_terminal():
-        diagnostics.say(
-            "no terminal here: one line per sample instead of the dashboard (moewatch stream does the same)."
-        )
+    if lacking := output.lacking_for_screen():
+        diagnostics.say(f"{lacking}: one line per sample instead of the dashboard (moewatch stream does the same).")
         return watch(options, Printer(as_json=False, recorder=recorder))
     feed.begin()
     from moewatch.cli.warmer import LiveWarmer  # noqa: PLC0415 - nothing eager

@@ -41,8 +41,9 @@ def main(options: argparse.Namespace) -> int:
     require_linux()
     clock = SystemClock()
     target = new_target_options()
-    if not output.is_terminal():
-        diagnostics.say("no terminal here: one line per sample instead of the dashboard.")
+    lacking = "--json" if options.json else output.lacking_for_screen()
+    if lacking:
+        diagnostics.say(f"{lacking}: one line per sample instead of the dashboard.")
         with Demo(clock, on_notice=diagnostics.say) as demo:
             target.pid = [demo.start()]
             return watch(target, Printer(as_json=options.json))

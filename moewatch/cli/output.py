@@ -92,5 +92,15 @@ def line(text: str = "") -> None:
 
 def is_terminal() -> bool:
     """Whether a full-screen dashboard can be drawn: it reads keys from stdin and draws on stderr (Textual's choice)."""
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "") not in ("", "dumb")
+    return lacking_for_screen() is None
+
+
+def lacking_for_screen() -> str | None:
+    """What is missing for a full-screen dashboard, or None."""
+    streams = (("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr))
+    elsewhere = [name for name, stream in streams if not stream.isatty()]
+    if len(elsewhere) == len(streams):
+        return "no terminal here"
+    if elsewhere:
+        return f"{' and '.join(elsewhere)} {'is' if len(elsewhere) == 1 else 'are'} no terminal"
+    return "TERM says that this terminal draws nothing" if os.environ.get("TERM", "") in ("", "dumb") else None

@@ -46,10 +46,10 @@ def main(options: argparse.Namespace) -> int:
         for frame in frames(path):
             lines.show(frame)
         return int(ExitCode.OK)
-    if not output.is_terminal():
+    if lacking := output.lacking_for_screen():
         found = frames(path)
         first = next(found)  # what is no recording is said before anything else
-        diagnostics.say("no terminal here: one line per sample instead of the dashboard.")
+        diagnostics.say(f"{lacking}: one line per sample instead of the dashboard.")
         for frame in chain((first,), found):
             output.line(format_line(frame))
         return int(ExitCode.OK)

@@ -297,7 +297,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(server: subprocess.Popen[str], t
 def test_without_a_screen_there_are_lines(server: subprocess.Popen[str], term: str) -> None:
     inner = f"timeout -s INT 3 {sys.executable} -m moewatch --no-http --pid {server.pid}"
     result = shell(f'script -qec "{inner}" /dev/null', env={"TERM": term})
-    assert "one line per sample" in result.stdout
+    assert "TERM says that this terminal draws nothing: one line per sample" in result.stdout
     assert "\x1b[" not in result.stdout
 
 
@@ -306,6 +306,7 @@ def test_a_redirected_stderr_is_not_drawn_into(server: subprocess.Popen[str], tm
     inner = f"timeout -s INT 3 {sys.executable} -m moewatch --no-http --pid {server.pid} 2>{log}"
     result = shell(f"script -qec '{inner}' /dev/null", env={"TERM": "xterm"})
     assert "\x1b[" not in log.read_text()
+    assert "stderr is no terminal: one line per sample" in log.read_text()
     assert "tokens/s" in result.stdout
 
 

@@ -13,7 +13,16 @@ from moewatch.linux import scanner as scanner_module
 from moewatch.linux import scans
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.linux.root import ReadingError
-from moewatch.linux.scanner import BUDGET_NS_PER_S, PASS_CPU_LIMIT_NS, ROTATION_NS, STEP_CPU_NS, ResidencyScanner
+from moewatch.linux.rotation import Rotation
+from moewatch.linux.scanner import (
+    BUDGET_NS_PER_S,
+    FIRST_BUDGET_NS_PER_S,
+    FIRST_STEP_CPU_NS,
+    PASS_CPU_LIMIT_NS,
+    ROTATION_NS,
+    STEP_CPU_NS,
+    ResidencyScanner,
+)
 from moewatch.units import MIB, MS, S
 from tests.support.layouts import layout_of, moe_tensors, sparse_file
 from tests.support.scripted_cache import EVICTED, NEVER, RESIDENT, ScriptedPageCache
@@ -280,6 +289,34 @@ def test_the_scan_keeps_to_its_budget(bench: Bench) -> None:
     # the first rotation and the doubt after it (one cachestat, one mincore) are free; a step may run over its 2 ms by one piece, which the sleep after it makes up for
     assert spent <= 3 * rotation_ns + BUDGET_NS_PER_S * seconds + STEP_CPU_NS
     assert spent > BUDGET_NS_PER_S * seconds / 2
+
+
+def test_the_first_look_is_over_sooner_and_still_within_a_budget(bench: Bench) -> None:
+    """Simulated: a file of which one look costs seconds of CPU time, as mincore's of hundreds of GiB."""
+    bench.cache.ns_per_page = 100 * MS
+    bench.scanner._open()
+    assert bench.scanner._rotation is not None
+    rotation: Rotation = bench.scanner._rotation
+    began, cpu = bench.clock.mono_ns(), bench.clock.cpu_ns
+
+    class Stopping(ManualClock):
+        def sleep_until(self, mono_ns: int, stop: threading.Event | None = None) -> bool:
+            bench.clock.sleep_until(mono_ns, stop)
+            return bool(rotation.count) or bench.clock.mono_ns() - began > 1000 * S
+
+        def mono_ns(self) -> int:
+            return bench.clock.mono_ns()
+
+        def thread_cpu_ns(self) -> int:
+            return bench.clock.thread_cpu_ns()
+
+    bench.scanner._clock = Stopping()
+    bench.scanner._run()
+    spent_ns, lasted_ns = bench.clock.cpu_ns - cpu, bench.clock.mono_ns() - began
+    assert rotation.count == 1
+    within = FIRST_BUDGET_NS_PER_S * lasted_ns / S
+    assert within / 2 < spent_ns - FIRST_STEP_CPU_NS <= 1.1 * within  # the last piece is not slept off any more
+    bench.scanner.stop()
 
 
 def test_a_small_model_is_counted_once_a_second(bench: Bench) -> None:

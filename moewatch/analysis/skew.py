@@ -12,6 +12,7 @@ Checked on recordings of one model: uniform routing with memory for 30, 50 and 7
 """
 
 import binascii
+from typing import NamedTuple
 
 from moewatch.analysis.active import derive_active_bytes
 from moewatch.analysis.ledger import derive_ledger
@@ -30,6 +31,10 @@ TOP = 0.1
 # (h - r) / (1 - r), how far use runs ahead of memory: 0.15 with a large read-ahead, 0.42 to 0.83 with uniform routing
 # and memory for 30 to 70 % (tokens repeat, so their experts do), 0.88 and more with skewed routing or one topic
 EVEN_BELOW, SKEWED_ABOVE = 0.5, 0.85
+# A hot set helps when the set that is in memory stays the same. Share of the absent experts that were in memory within the
+# minute: 0.75 to 0.91 with uniform routing and memory for 50 to 85 % (use ran ahead by 0.74 to 0.95 there), 0.32 to 0.49 with
+# skewed routing and memory for 50 and 70 %.
+ROTATES_ABOVE = 0.65
 MIN_MAPS, MAX_MAPS = 2, 8  # of the minute that are joined: 6,144 experts in 1 ms
 WASTE_BELOW = -0.25  # h so far below r: read-ahead brings more than the tokens need, and nothing can be told
 
@@ -44,16 +49,18 @@ def derive_skew(window: Window, residency: Residency) -> Skew | None:
     per_token = active - (residency.dense_needed_bytes or 0)
     if not MIN_RESIDENT <= r <= MAX_RESIDENT or per_token <= 0:
         return None
-    h = _hits(window, per_token)
-    if h is None:
+    use = _count_use(window)
+    if use is None:
         return None
+    h = 1 - (use.churn_bytes + use.first_bytes) / (use.tokens * per_token)
     above = (h - r) / (1 - r)
     if above < WASTE_BELOW:
         return None
+    touched = _touched(window)
     evenness = Evenness.BETWEEN
     if above < EVEN_BELOW:
         evenness = Evenness.EVEN
-    elif above >= SKEWED_ABOVE:
+    elif above >= SKEWED_ABOVE and not _rotates(touched, r):
         evenness = Evenness.SKEWED
     h = max(h, r)
     top = min(1.0, max(TOP, h * TOP / r)) if r > TOP else h
@@ -62,13 +69,26 @@ def derive_skew(window: Window, residency: Residency) -> Skew | None:
         resident_share=r,
         use_share=h,
         top_share=top,
-        touched_ratio=_touched(window),
+        touched_ratio=touched,
         text=_text(evenness, r, h),
     )
 
 
-def _hits(window: Window, per_token: int) -> float | None:
-    """Share of the experts' use that met memory, over the last minute of generation; None when it is not counted."""
+def _rotates(touched: float | None, r: float) -> bool:
+    """Whether other experts are in memory all the time, so that no set stays the hot one; without maps it is not known."""
+    return touched is not None and (touched - r) / (1 - r) > ROTATES_ABOVE
+
+
+class _Use(NamedTuple):
+    """What the last minute of generation read, and for how many tokens."""
+
+    churn_bytes: int
+    first_bytes: int
+    tokens: int
+
+
+def _count_use(window: Window) -> _Use | None:
+    """None when it is not counted, or a prompt took part in it."""
     ledger = derive_ledger(window, min(LOOK_BACK_NS, window.loaded_ns))
     if ledger is None or ledger.span_ns < MIN_SPAN_NS or ledger.churn_bytes is None:
         return None
@@ -80,7 +100,7 @@ def _hits(window: Window, per_token: int) -> float | None:
     tokens = tokens_between(samples[0], samples[-1])
     if tokens is None or tokens < MIN_TOKENS:
         return None
-    return 1 - (ledger.churn_bytes + (ledger.first_bytes or 0)) / (tokens * per_token)
+    return _Use(ledger.churn_bytes, ledger.first_bytes or 0, tokens)
 
 
 def _text(evenness: Evenness, r: float, h: float) -> str:

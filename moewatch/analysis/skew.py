@@ -35,6 +35,7 @@ EVEN_BELOW, SKEWED_ABOVE = 0.5, 0.85
 # minute: 0.75 to 0.91 with uniform routing and memory for 50 to 85 % (use ran ahead by 0.74 to 0.95 there), 0.32 to 0.49 with
 # skewed routing and memory for 50 and 70 %.
 ROTATES_ABOVE = 0.65
+ROTATES = "Nearly all experts were used within a minute: no hot set, only more memory helps."
 MIN_MAPS, MAX_MAPS = 2, 8  # of the minute that are joined: 6,144 experts in 1 ms
 WASTE_BELOW = -0.25  # h so far below r: read-ahead brings more than the tokens need, and nothing can be told
 
@@ -58,9 +59,10 @@ def derive_skew(window: Window, residency: Residency) -> Skew | None:
         return None
     touched = _touched(window)
     evenness = Evenness.BETWEEN
-    if above < EVEN_BELOW:
+    rotates = _rotates(touched, r)
+    if above < EVEN_BELOW or rotates:
         evenness = Evenness.EVEN
-    elif above >= SKEWED_ABOVE and not _rotates(touched, r):
+    elif above >= SKEWED_ABOVE:
         evenness = Evenness.SKEWED
     h = max(h, r)
     top = min(1.0, max(TOP, h * TOP / r)) if r > TOP else h
@@ -70,7 +72,7 @@ def derive_skew(window: Window, residency: Residency) -> Skew | None:
         use_share=h,
         top_share=top,
         touched_ratio=touched,
-        text=_text(evenness, r, h),
+        text=ROTATES if rotates else _text(evenness, r, h),
     )
 
 

@@ -52,6 +52,8 @@ def test_with_maps_a_set_that_rotates_is_told_from_one_that_stays(name: str, *, 
     told = [frame.skew for frame in frames(name, ROUTING) if frame.skew is not None]
     assert told
     assert all(skew.touched_ratio is not None for skew in told)
+    assert (Evenness.EVEN in {skew.evenness for skew in told}) is not is_skewed
+    assert ("hot set will help" in told[-1].text) is is_skewed
     assert {skew.evenness is Evenness.SKEWED for skew in told} == {is_skewed}
 
 

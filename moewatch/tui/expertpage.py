@@ -9,7 +9,7 @@ from moewatch.domain.frame import ExpertMap, Frame
 from moewatch.tui import shades
 from moewatch.tui.expertmap import Look, Mode, Picture, lay_out, layer_share, map_columns, map_rows
 from moewatch.tui.glyphs import BLOCKS, Glyphs
-from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of
+from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, pad, width_of, wrap
 from moewatch.tui.shades import Shade
 from moewatch.tui.viewmodel import clock
 from moewatch.units import GIB, MB, S, format_mb, format_percent, format_size
@@ -23,6 +23,7 @@ LEAST_STRIP = 8  # columns of a strip that says anything
 LIST_HEADING = "layer expert      MB   x size   in memory"
 LIST_COLUMNS = len(LIST_HEADING) + 2
 STRIP_LABEL = 15  # columns before a strip of a file
+STATEMENT_LINES = 3
 LINES_PER_FILE = 16
 _SHORT_MODES = {Mode.MEMORY: "in memory", Mode.AGAIN: "read AGAIN", Mode.CHANGED: "came in"}
 _NOT_ROUTING = "What is in memory; not what the router chose."
@@ -65,7 +66,11 @@ def page(look: Look, around: Around, width: int, height: int) -> list[Row]:
         if height >= 4 + FEW_PAIRS:
             rows.append(_legend(look, width))
         if height >= 6 + FEW_PAIRS:
-            rows.append(_statement(look, around, width))
+            # where no file is drawn below, whose strips are cut to the room there is, the sentence may take more lines
+            more = 0 if _has_files(around, width, spare) else min(STATEMENT_LINES - 1, spare)
+            said = _statement(look, around, width, 1 + more)
+            rows.extend(said)
+            spare -= len(said) - 1
         rows.extend(_below(look, around, width, spare))
         rows.append((Span(_inspected(look, around, width)),))
         rows.append(_keys(look, width))
@@ -203,7 +208,7 @@ def _shade_legend(look: Look, window: str, width: int) -> list[list[Span]]:
     return entries
 
 
-def _statement(look: Look, around: Around, width: int) -> Row:
+def _statement(look: Look, around: Around, width: int, lines: int) -> list[Row]:
     """How even the use is, or what this map is not; the answer to a key goes first."""
     text, role = f"{_NOT_ROUTING} What is used and not in memory shows as read AGAIN.", Role.DIM
     if around.frame.skew is not None:
@@ -214,9 +219,10 @@ def _statement(look: Look, around: Around, width: int) -> Row:
             text = f"Since the mark at {clock(around.marked_wall_ns, around.zone)}: {_moved(look)}."
     if around.said:
         text, role = around.said, Role.PLAIN
-    if width_of((Span(text),)) > width - 2 and text.startswith(_NOT_ROUTING):
+    if lines == 1 and width_of((Span(text),)) > width - 2 and text.startswith(_NOT_ROUTING):
         text = _NOT_ROUTING
-    return (Span(" "), Span(fit(look.glyphs.plain(text), width - 2, look.glyphs.ellipsis), role))
+    wrapped = wrap(look.glyphs.plain(text), width - 2, lines, look.glyphs.ellipsis)
+    return [(Span(" "), Span(line, role)) for line in wrapped]
 
 
 def _moved(look: Look) -> str:
@@ -361,6 +367,11 @@ def _file_lines(spare: int, files: int) -> int:
     if files == 0 or room < files:
         return 0
     return min(LINES_PER_FILE, room // files)
+
+
+def _has_files(around: Around, width: int, spare: int) -> bool:
+    """Whether the files are drawn."""
+    return bool(_file_lines(spare, len(around.strips))) and width - STRIP_LABEL - 1 >= LEAST_STRIP
 
 
 def _file_rows(look: Look, around: Around, width: int, lines: int) -> list[Row]:

@@ -203,6 +203,12 @@ def test_the_skew_stands_on_the_page() -> None:
     assert any(SKEW.text in row for row in rows)
 
 
+def test_in_a_narrow_terminal_the_skew_takes_more_lines() -> None:
+    shown = expert_map(8, 32)
+    rows = screen(shown, 40, 20, frame=design_frame(experts=shown, skew=SKEW))
+    assert SKEW.text in " ".join(row.strip() for row in rows)
+
+
 def test_the_files_by_offset_and_one_expert_page_by_page() -> None:
     shown = expert_map(24, 32)
     part = ExpertSlice(

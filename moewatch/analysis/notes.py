@@ -52,7 +52,7 @@ def derive_notes(window: Window, rates: Rates, residency: Residency, memory: Mem
         Note.NOT_MAPPED: window.header.target.load_mode.is_mapped is False,
         Note.LOCKED: is_locked(window),
         Note.LIMIT_IS_CGROUP: memory.limit_scope not in (None, HOST),
-        Note.COLD: is_cold(residency, window, state),
+        Note.COLD: is_cold_start(residency, window, state),
         Note.TOPIC_CHANGE: is_topic_change(window, rates, residency, ledger, state),
     }
     return tuple(note for note, holds in found.items() if holds)
@@ -161,7 +161,7 @@ def is_locked(window: Window) -> bool:
     return mode in (LoadMode.MLOCK, LoadMode.MMAP_MLOCK)
 
 
-def is_cold(residency: Residency, window: Window, state: State) -> bool:
+def is_cold_start(residency: Residency, window: Window, state: State) -> bool:
     """Before any request, most of what every token needs is not in memory."""
     if state is not State.IDLE or window.header.target.load_mode.is_mapped is False:
         return False

@@ -15,7 +15,7 @@ from moewatch.cache.runs import Run, total
 from moewatch.clock import Clock
 from moewatch.errors import ForbiddenError, MoewatchError, UnusableFileError
 from moewatch.linux.capability import IPC_LOCK, has_capability
-from moewatch.linux.cgroup import CgroupPaths, locate, read_cgroup
+from moewatch.linux.cgroup import CgroupPaths, read_cgroup
 from moewatch.linux.meminfo import read_memory
 from moewatch.linux.pressure import read_pressure
 from moewatch.linux.root import KernelRoot, ReadingError
@@ -120,20 +120,6 @@ def limit_words(wanted_bytes: int, limit_bytes: int) -> str:
         f"shell: sudo prlimit --pid $$ --memlock={whole_bytes}:{whole_bytes}   then `ulimit -l` says {kib}; for a service: "
         f"LimitMEMLOCK={kib}K; or run it with CAP_IPC_LOCK (as root).{less}"
     )
-
-
-def charged_group(root: KernelRoot, server_pid: int) -> tuple[CgroupPaths | None, tuple[str, ...], str]:
-    """(the server's memory group, what a process writes to in order to join it, who pays in words)."""
-    theirs, own = locate(root, server_pid), locate(root, os.getpid())
-    if theirs is None:
-        return None, (), "this terminal (the server is in no memory group)"
-    name = theirs.name_of(theirs.directories[0])
-    if own is not None and own.directories[0] == theirs.directories[0]:
-        return theirs, (), f"the server's memory group, which is this terminal's too: {name}"
-    procs = f"{theirs.directories[0]}/cgroup.procs"
-    if os.access(procs, os.W_OK):
-        return theirs, (procs,), f"the server's memory group: {name}"
-    return theirs, (), f"this terminal: this user may not join the server's memory group {name}"
 
 
 def read_left(root: KernelRoot, cgroup: CgroupPaths | None) -> int | None:

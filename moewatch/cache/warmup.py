@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from moewatch.cache.budget import read_room
 from moewatch.cache.guard import GONE_FLOOR_BYTES, Guard
+from moewatch.cache.payer import find_payer
 from moewatch.cache.plan import class_runs, make_plan
 from moewatch.cache.residency import ShardCache, levels
 from moewatch.cache.run import Warming
@@ -20,7 +21,7 @@ from moewatch.domain.sample import Phase
 from moewatch.domain.warm import FileRun, Levels, Plan, Room, Step, What
 from moewatch.errors import MoewatchError, TargetEndedError, TargetError, UnusableFileError
 from moewatch.linux.blockdev import disks_of
-from moewatch.linux.cgroup import CgroupPaths, locate, tightest_limit
+from moewatch.linux.cgroup import tightest_limit
 from moewatch.linux.maps import read_maps
 from moewatch.linux.pagecache import PageCache, SystemPageCache
 from moewatch.linux.pid import read_start_ticks
@@ -81,7 +82,8 @@ class Warmup:
             close_shards(self._shards)
             raise
         self.not_needed = _on_gpu(layout, server, root) if server is not None else frozenset()
-        self._cgroup, self._cgroup_procs, self.charged_to = self._who_pays()
+        self._payer = find_payer(root, server.pid if server is not None else None)
+        self.charged_to = self._payer.words
         if server is not None and asks_server:
             self._poll = ServerPoll(
                 local_host(server.host),
@@ -211,7 +213,7 @@ class Warmup:
             server=self if self.server is not None else None,
             rate_bytes_per_s=rate_bytes_per_s,
             read_ahead_bytes=self._read_ahead_bytes(),
-            cgroup_procs=self._cgroup_procs,
+            cgroup_procs=self._payer.join,
         )
 
     def levels(self, hot: Sequence[FileRun] | None = None) -> Levels:
@@ -234,11 +236,10 @@ class Warmup:
         ]
 
     def _room(self, resident_bytes: int) -> Room:
-        return read_room(self._root, self._cgroup, resident_bytes)
+        return read_room(self._root, self._payer.theirs if self._payer.join else self._payer.own, resident_bytes)
 
     def _is_limited(self) -> bool:
-        pids = [os.getpid(), *([self.server.pid] if self.server is not None else [])]
-        groups = [locate(self._root, pid) for pid in pids]
+        groups = (self._payer.own, self._payer.theirs)
         return any(group is not None and tightest_limit(self._root, group)[0] is not None for group in groups)
 
     def _read_ahead_bytes(self) -> int | None:
@@ -249,28 +250,6 @@ class Warmup:
             return None
         windows = [device.read_ahead_bytes for device in devices]
         return max((each for each in windows if each is not None), default=None) if None not in windows else None
-
-    def _who_pays(self) -> tuple[CgroupPaths | None, tuple[str, ...], str]:
-        """(the cgroup that limits, what to write to in order to join it, in words)."""
-        own = locate(self._root, os.getpid())
-        own_name = own.name_of(own.directories[0]) if own is not None else "no memory group"
-        theirs = locate(self._root, self.server.pid) if self.server is not None else None
-        if theirs is None:
-            return own, (), f"this terminal: {own_name} (matters only with a memory limit)"
-        name = theirs.name_of(theirs.directories[0])
-        if own is not None and own.directories[0] == theirs.directories[0]:
-            return own, (), f"this terminal's memory group, which is the server's too: {name}"
-        procs = f"{theirs.directories[0]}/cgroup.procs"
-        if os.access(procs, os.W_OK):
-            return theirs, (procs,), f"the server's memory group: {name}"
-        return (
-            own,
-            (),
-            (
-                f"this terminal: {own_name} (this user may not join the server's group {name}; "
-                "matters only with a memory limit)"
-            ),
-        )
 
 
 def serves(server: ServerProcess, layout: ModelLayout) -> bool:

@@ -77,7 +77,8 @@ class Pin:
     """One run of the command on one server."""
 
     def __init__(self, warmup: "Warmup", pid: int, latest: Latest, options: argparse.Namespace, clock: Clock) -> None:
-        from moewatch.cache.holding import StallMeter, charged_group  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.holding import StallMeter  # noqa: PLC0415 - nothing eager
+        from moewatch.cache.payer import find_payer  # noqa: PLC0415 - nothing eager
         from moewatch.linux.root import KernelRoot  # noqa: PLC0415 - nothing eager
 
         self._warmup = warmup
@@ -86,8 +87,8 @@ class Pin:
         self._clock = clock
         self._as_json: bool = options.json
         self._root = KernelRoot.system()
-        self._cgroup, self._cgroup_procs, self._payer = charged_group(self._root, pid)
-        self._stall = StallMeter(self._root, self._cgroup, clock)
+        self._payer = find_payer(self._root, pid)
+        self._stall = StallMeter(self._root, self._payer.theirs, clock)
         self._before: float | None = None
         self._hot: Hotset | None = None
         self._wanted_bytes = 0
@@ -196,7 +197,7 @@ class Pin:
                     "kept_bytes": facts.kept_bytes,
                     "hot_bytes": facts.hot_bytes,
                     "before_tokens_per_s": self._before,
-                    "charged_to": self._payer,
+                    "charged_to": self._payer.words,
                 }
             )
             return
@@ -208,7 +209,7 @@ class Pin:
                 f"       up to {format_size(facts.most_bytes)}; the rest of {format_size(facts.room_bytes)} is left for "
                 "programs and for what is read as it is needed"
             )
-            output.line(f"       charged to {self._payer}")
+            output.line(f"       charged to {self._payer.words}")
         else:
             output.line(f"NOTHING HELD   {decision.reason}")
             if decision.may_force:
@@ -231,7 +232,7 @@ class Pin:
         names = [file.name for file in layout.files]
         held, why, code = 0, "", ExitCode.OK
         try:
-            with HolderProcess(layout.paths, names, self._clock, cgroup_procs=self._cgroup_procs) as holder:
+            with HolderProcess(layout.paths, names, self._clock, cgroup_procs=self._payer.join) as holder:
                 if words := cgroup_words(holder.cgroup_errno):
                     diagnostics.say(f"the pages are charged to this terminal: {words}.")
                 try:
@@ -283,7 +284,7 @@ class Pin:
         frame = self._latest.frame
         if frame is None:
             return watch, None
-        look = look_of(frame, stall_ratio=self._stall.read(), left_bytes=read_left(self._root, self._cgroup))
+        look = look_of(frame, stall_ratio=self._stall.read(), left_bytes=read_left(self._root, self._payer.theirs))
         return with_look(watch, look)
 
     def _tell(self, held_bytes: int) -> None:

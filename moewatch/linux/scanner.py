@@ -198,6 +198,7 @@ class ResidencyScanner:
         scan = way(self._page_cache, self._layout, [shard.fd for shard in self._shards])
         self._backend = backend
         self._rotation = Rotation(scan, self._clock)
+        self._pass = None  # counted the other way, which may have seen nothing of a stacked file system
 
     def _run(self) -> None:
         due_ns = began_ns = self._clock.mono_ns()

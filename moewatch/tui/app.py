@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,11 +9,9 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console, RenderableType
 from rich.style import Style
-from rich.traceback import Traceback
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -27,6 +24,7 @@ from moewatch.home import home_directory
 from moewatch.tui import footlines, pages, viewmodel
 from moewatch.tui.closing import closing_words
 from moewatch.tui.experts_screen import ExpertsScreen, Place
+from moewatch.tui.faults import FaultTellingApp
 from moewatch.tui.feed import Feed, Warmer
 from moewatch.tui.figures import grid_columns, spark_columns
 from moewatch.tui.glyphs import ASCII, BLOCKS, Glyphs, needs_ascii
@@ -57,7 +55,7 @@ class News(Message):
         return isinstance(message, News)
 
 
-class MoewatchApp(App[None]):
+class MoewatchApp(FaultTellingApp):
     """One target or recording on one screen."""
 
     CSS_PATH = "theme.tcss"
@@ -126,7 +124,6 @@ class MoewatchApp(App[None]):
         self._has_shades = colours >= SHADES_FROM
         self._has_plots = False
         self._place = Place()
-        self.fault: str | None = None  # of our own, or of Textual's: what ended it
         self._lines = Lines(self._styles)
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -146,22 +143,6 @@ class MoewatchApp(App[None]):
         if not options.get("headless"):
             self._ask_terminal_width()
         super().run(*args, **options)
-
-    def hush(self) -> None:
-        """A fault is told in one sentence by who runs this (`fault`), not in pages with all local variables."""
-        self.error_console = Console(file=io.StringIO())
-
-    def panic(self, *renderables: RenderableType) -> None:
-        """Textual's thread for keys died."""
-        for shown in renderables:
-            if isinstance(shown, Traceback) and shown.trace.stacks:
-                self.fault = f"{shown.trace.stacks[0].exc_type}: {shown.trace.stacks[0].exc_value}"
-        super().panic(*renderables)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Any other fault."""
-        self.fault = self.fault or f"{type(error).__name__}: {error}"
-        super()._handle_exception(error)
 
     def _ask_terminal_width(self) -> None:
         if self._ask_terminal and sys.__stdin__ is not None and sys.__stderr__ is not None:

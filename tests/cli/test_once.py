@@ -31,7 +31,7 @@ def seconds_until_answered(judge: Callable[[float], tuple[State, float]], for_ns
 
 def test_an_answer_that_is_sure_is_given_after_twelve_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     for state in (State.THRASHING, State.STEADY, State.IDLE, State.UNKNOWN, State.LOADING):
-        assert seconds_until_answered(lambda _, state=state: (state, 0.3)) == ONCE_NS / S  # type: ignore[misc]
+        assert seconds_until_answered(lambda _, state=state: (state, 0.3)) == ONCE_NS / S  # type: ignore[misc]  # bound at once
     assert seconds_until_answered(lambda _: (State.WARMING, SURE)) == ONCE_NS / S
     assert capsys.readouterr().out
 

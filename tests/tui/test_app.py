@@ -17,6 +17,7 @@ from moewatch.tui.app import MoewatchApp
 from moewatch.tui.screens import Page, Question
 from moewatch.units import S
 from tests.support.frames import HEADER, design_frame, wall, with_parts
+from tests.support.screens import lines_of
 
 
 class ScriptedFeed:
@@ -174,7 +175,7 @@ async def test_advice_shows_command_gain_and_restart() -> None:
     async with app.run_test(size=(80, 40)) as pilot:
         await tell(pilot, feed, STARTED, FRAME)
         await pilot.press("a")
-        text = app.screen._lines.text  # type: ignore[attr-defined]
+        text = lines_of(app).text
         assert "llama-server -m gpt-oss-120b-00001-of-00002.gguf -c 8192" in text
         assert "yes, of the server" in text
         assert "about 11 tokens/s, measured at 12:26" in text
@@ -449,7 +450,7 @@ async def test_remarks_that_find_no_room_are_counted_and_on_the_advice_page() ->
         await tell(pilot, feed, STARTED, FrameReady(frame=with_parts(design_frame(), verdict={"remarks": remarks})))
         assert "Limit: 24.0 GiB, set by docker-ab12.scope.  +2, a: more" in app.screen_text
         await pilot.press("a")
-        assert "The third." in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "The third." in lines_of(app).text
 
 
 async def test_bell_rings_only_on_a_change_of_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +491,7 @@ async def test_the_program_to_close_is_named_with_the_time_it_took_the_memory() 
         await tell(pilot, feed, STARTED, FRAME)
         assert "Close firefox: it took 6.2 GiB at 12:28." in app.screen_text
         await pilot.press("a")
-        assert "Close firefox: it took 6.2 GiB at 12:28." in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "Close firefox: it took 6.2 GiB at 12:28." in lines_of(app).text
         await pilot.press("escape")
         unknown = msgspec.structs.replace(design_frame().memory.grew[0], since_wall_ns=None)
         await tell(pilot, feed, FrameReady(frame=with_parts(later(design_frame(), 1), memory={"grew": (unknown,)})))

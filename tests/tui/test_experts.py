@@ -22,6 +22,7 @@ from moewatch.tui.rows import Role, text_of, width_of
 from moewatch.tui.shades import Shade, again, cell, memory
 from moewatch.units import MB, MIB, S
 from tests.support.frames import design_frame, expert_map
+from tests.support.screens import lines_of
 from tests.tui.test_app import STARTED, make, tell
 from tests.tui.test_screens_text import view_of
 
@@ -380,7 +381,7 @@ async def test_a_recording_without_a_map_says_so() -> None:
         position = Position(name="a.jsonl", elapsed_ns=S, total_ns=9 * S, speed=1.0)
         await tell(pilot, feed, STARTED, position, with_map(None))
         await pilot.press("e")
-        assert "This recording holds no map of experts up to here." in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "This recording holds no map of experts up to here." in lines_of(app).text
 
 
 async def test_no_map_says_why() -> None:
@@ -388,7 +389,7 @@ async def test_no_map_says_why() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await tell(pilot, feed, STARTED, with_map(None))
         await pilot.press("e")
-        assert "No map of experts: not seen yet." in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "No map of experts: not seen yet." in lines_of(app).text
         await pilot.press("down", "pagedown", "end", "m", "3", "plus")
         await tell(pilot, feed, with_map(expert_map(2, 2)))
         assert isinstance(app.screen, ExpertsScreen)
@@ -414,7 +415,7 @@ async def test_colour_cells_are_drawn_as_wide_as_the_screen() -> None:
         await tell(pilot, feed, STARTED, with_map(expert_map()))
         await pilot.press("e")
         await pilot.pause()
-        lines = app.screen._lines  # type: ignore[attr-defined]
+        lines = lines_of(app)
         for y, text in enumerate(lines.row_texts):
             assert lines.render_line(y).text == text
 

@@ -142,9 +142,9 @@ def test_a_limit_lowered_below_what_is_resident_hides_nothing() -> None:
 
 def test_figures_of_one_screen_agree() -> None:
     rows = screen(view_of(design_frame()), 80, 24)
-    per_token = int(re.search(r"reads (\d+) MB", rows[2])[1])  # type: ignore[index]
-    rate = float(re.search(r"([\d.]+) tokens/s", rows[1])[1])  # type: ignore[index]
-    again = int(re.search(r"again +([\d,]+)", rows[19])[1].replace(",", ""))  # type: ignore[index]
+    per_token = int(re.search(r"reads (\d+) MB", rows[2])[1])  # type: ignore[index]  # None fails the test
+    rate = float(re.search(r"([\d.]+) tokens/s", rows[1])[1])  # type: ignore[index]  # None fails the test
+    again = int(re.search(r"again +([\d,]+)", rows[19])[1].replace(",", ""))  # type: ignore[index]  # None fails the test
     assert per_token * rate == pytest.approx(again, rel=0.01)
     assert f"AGAIN {again:,}" in rows[10]
 

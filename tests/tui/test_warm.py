@@ -23,6 +23,7 @@ from moewatch.tui.warmfigures import Scene
 from moewatch.tui.warmstate import Stage, WarmState, about
 from moewatch.units import GIB, S
 from tests.support.frames import design_frame, gib, with_parts
+from tests.support.screens import lines_of
 from tests.support.warmups import AFTER, STORY, offer, outcome, plan, progress
 from tests.tui.test_app import STARTED, ScriptedFeed, later, tell
 
@@ -295,7 +296,7 @@ async def test_an_early_click_on_start_starts_nothing() -> None:
     app, feed, warmer = make()
     async with app.run_test(size=(80, 24)) as pilot:
         await offered(pilot, feed, warmer)
-        row = app.screen._lines.row_texts[22]  # type: ignore[attr-defined]
+        row = lines_of(app).row_texts[22]
         at = (row.index("Start"), 22)
         await pilot.click(offset=at)
         assert "start" not in warmer.asked
@@ -318,12 +319,12 @@ async def test_it_reads_stops_at_escape_and_says_what_stays() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await started(pilot, feed, warmer)
         assert warmer.asked[-1] == "start"
-        assert "READING   46 %" in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "READING   46 %" in lines_of(app).text
         await pilot.press("escape")
         assert warmer.asked[-1] == "cancel"
         warmer.tell(STORY["stopped"][-1])
         await pilot.pause()
-        assert "STOPPED   cancelled; what has been read stays in memory." in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "STOPPED   cancelled; what has been read stays in memory." in lines_of(app).text
         await pilot.press("escape")
         assert app._on_dashboard
 
@@ -348,7 +349,7 @@ async def test_after_the_proof_the_watch_goes_on_and_is_heard_on_the_dashboard()
         warmer.tell(outcome())
         warmer.tell(WarmProof(later=AFTER))
         await pilot.pause(0.7)
-        assert "Watching on: a line appears here" in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "Watching on: a line appears here" in lines_of(app).text
         await pilot.press("m")
         assert app._on_dashboard
         assert "12:31 ready" in app.screen_text
@@ -374,7 +375,7 @@ async def test_copy_save_and_budget() -> None:
         assert warmer.asked[-1] == "save plan"
         warmer.tell(WarmSaid(text="The plan is saved: plan.json"))
         await pilot.pause()
-        assert "The plan is saved: plan.json" in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "The plan is saved: plan.json" in lines_of(app).text
         for event in STORY["done"][1:]:
             warmer.tell(event)
         await pilot.pause(0.7)
@@ -382,7 +383,7 @@ async def test_copy_save_and_budget() -> None:
         assert warmer.asked[-1] == "save"
         warmer.tell(WarmSaid(text="The hot set is saved: 20261128.hotset; the next plan uses it."))
         await pilot.pause()
-        assert "The hot set is saved" in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "The hot set is saved" in lines_of(app).text
 
 
 async def test_quitting_asks_while_it_reads_and_the_warmer_is_closed() -> None:
@@ -404,7 +405,7 @@ async def test_refused_and_failed_only_lead_back() -> None:
         await pilot.press("w")
         warmer.tell(STORY["refused"][0])
         await pilot.pause(0.7)
-        text = app.screen._lines.text  # type: ignore[attr-defined]
+        text = lines_of(app).text
         assert "1  Close firefox: it took 6.2 GiB at 12:28." in text
         await pilot.press("c", "right", "enter")
         assert app.clipboard == "llama-server -m gpt-oss-120b-00001-of-00002.gguf -c 8192"
@@ -414,5 +415,5 @@ async def test_refused_and_failed_only_lead_back() -> None:
         await pilot.pause()
         assert app._warm is not None
         assert app._warm.stage is Stage.FAILED
-        assert "Another warm-up" in app.screen._lines.text  # type: ignore[attr-defined]
+        assert "Another warm-up" in lines_of(app).text
     assert "start" not in warmer.asked

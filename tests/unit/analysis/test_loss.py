@@ -20,7 +20,7 @@ def signals(**values: object) -> Signals:
             "span_ns": 10**10,
             "cost_by": "wait",
             **values,
-        }  # type: ignore[arg-type]
+        }  # type: ignore[arg-type]  # fields by name
     )
 
 

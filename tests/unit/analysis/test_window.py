@@ -38,7 +38,7 @@ def test_finds_the_sample_closest_to_an_age(age_s: float, at_s: int) -> None:
     ],
 )
 def test_a_break_begins_a_new_window(after: object) -> None:
-    made = window([sample(t, read=5, cpu_s=2) for t in range(11)] + [after])  # type: ignore[list-item]
+    made = window([sample(t, read=5, cpu_s=2) for t in range(11)] + [after])  # type: ignore[list-item]  # a Sample, parametrised
     assert made.samples == (after,)
     assert made.carried.breaks == 1
     assert made.carried.n_samples == 1
@@ -87,7 +87,7 @@ def test_lows_of_other_processes_are_remembered() -> None:
 
     made = Window(header=header())
     for each in (others(0, 500, 100), sample(1), others(2, 300, 900), others(3, 700, 800), others(4, 700, 800, 400)):
-        made = made.pushed(each)  # type: ignore[arg-type]
+        made = made.pushed(each)  # type: ignore[arg-type]  # replace() of a Sample is one
     lows = {low.pid: (low.anon_bytes, low.mono_ns // S) for low in made.carried.others_low}
     # the third was not among the largest before, so it held at most as much as the smallest that was
     assert lows == {10: (300, 2), 11: (100, 0), 12: (400, 4)}

@@ -368,7 +368,12 @@ def test_a_cachestat_that_turns_out_to_be_silent_is_given_up(bench: Bench) -> No
     bench.scanner.scan_once()
     rotation = bench.scanner._rotation
     assert rotation is not None
+    assert bench.read().resident_bytes == 0  # as cachestat says
     bench.scanner._doubt_nothing(rotation)
+    meanwhile, (gap,) = bench.scanner.read()
+    assert meanwhile is not None
+    assert meanwhile.resident_bytes is None, "unknown until mincore has looked, never the zero of the other"
+    assert gap.field == "residency.resident_bytes"
     bench.scanner.scan_once()
     reading = bench.read()
     assert (reading.backend, reading.resident_bytes) == ("mincore", PAGES * PAGE)

@@ -4,6 +4,7 @@ Sizes are shown in GiB (2^30 bytes), rates in MB/s (10^6 bytes), as every screen
 """
 
 import re
+from collections.abc import Sequence
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -100,3 +101,16 @@ def format_duration(duration_ns: int | None) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def shares(sizes: Sequence[float], whole: int) -> list[int]:
+    """`whole` units dealt out by size, the largest remainders first: they always add up to `whole`."""
+    total = sum(sizes)
+    if total <= 0:
+        return [0] * len(sizes)
+    exact = [size * whole / total for size in sizes]
+    dealt = [int(value) for value in exact]
+    order = sorted(range(len(sizes)), key=lambda i: dealt[i] - exact[i])
+    for i in order[: whole - sum(dealt)]:
+        dealt[i] += 1
+    return dealt

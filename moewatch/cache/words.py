@@ -8,7 +8,7 @@ from moewatch.domain.labels import PHASE_WORDS, READY_DENSE_RATIO, STEP_WORDS
 from moewatch.domain.layout import WeightClass
 from moewatch.domain.sample import Phase
 from moewatch.domain.warm import Levels, Step, WarmOutcome
-from moewatch.units import GIB, MB, MIB, UNKNOWN, S, format_duration, format_percent, format_size
+from moewatch.units import GIB, MB, MIB, UNKNOWN, S, format_duration, format_percent, format_size, shares
 
 SMALL_MODEL_BYTES = 8 * GIB  # below, MiB say more
 
@@ -65,10 +65,8 @@ def _table_rows(preparation: Preparation, unit: int) -> Iterator[str]:
 
 
 def _tenths(sizes: list[int], total: int, unit: int) -> list[int]:
-    """Tenths of the unit, the rest of `total` last, rounded so that they add up: the largest takes the difference."""
-    rounded = [round(10 * size / unit) for size in (*sizes, total - sum(sizes))]
-    rounded[max(range(len(rounded)), key=rounded.__getitem__)] += round(10 * total / unit) - sum(rounded)
-    return rounded
+    """Tenths of the unit, the rest of `total` last; they add up."""
+    return shares([*sizes, max(0, total - sum(sizes))], round(10 * total / unit))
 
 
 def _row(words: str, tenths: Iterable[int]) -> str:

@@ -21,11 +21,11 @@ from moewatch.linux.root import KernelRoot, ReadingError
 from moewatch.linux.shards import Shard, close_shards, open_shards
 from moewatch.modelfile.layout import read_layout
 from moewatch.server.discovery import find_servers
+from moewatch.server.modelpaths import has_magic
 from moewatch.units import UNKNOWN, format_percent, format_size
 
 SCHEMA = "moewatch-residency/1"
 VIEWS = ("class", "layer", "expert", "page")
-MAGIC = b"GGUF"
 MAX_FILES = 10_000  # of directories: more is a mistake, such as /
 NAME_COLUMNS = 44
 CLASS_WORDS = {
@@ -220,13 +220,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _layout_of(path: Path) -> ModelLayout:
     """The whole model that a shard belongs to; any other file, or a damaged model, as bytes without classes."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # read-ahead would change what is counted here
-            is_model = file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        is_model = False  # opening it again says why
-    if is_model:
+    if has_magic(str(path)):  # what cannot be opened says why below
         try:
             return read_layout(path)
         except MoewatchError as error:

@@ -91,7 +91,7 @@ def find_models(root: KernelRoot, pid: int, maps: Sequence[Mapping], options: Op
         is_model = path.endswith(".gguf") or path == options.model
         if not is_model and size >= SNIFF_BYTES and ".so" not in path and sniffed < SNIFF_LIMIT:
             sniffed += 1
-            is_model = _has_magic(open_path(root, pid, mappings[0])[0])
+            is_model = has_magic(open_path(root, pid, mappings[0])[0])
         if is_model:
             opened, remark = open_path(root, pid, mappings[0])
             if opened == path:
@@ -195,7 +195,8 @@ def _open_descriptors(root: KernelRoot, pid: int) -> list[str]:
     return [root.locate(f"/proc/{pid}/fd/{name}") for name in names]
 
 
-def _has_magic(path: str | None) -> bool:
+def has_magic(path: str | None) -> bool:
+    """Whether the file begins as a GGUF does; False where it cannot be opened or read. Loads one page of it."""
     if path is None:
         return False
     try:

@@ -1,13 +1,12 @@
 """The two bars: where the memory is, and what of the model is in it. Cells and figures add up to the whole."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moewatch.domain.frame import Frame, Memory
 from moewatch.domain.sample import ModelSummary
 from moewatch.tui.glyphs import Glyphs
 from moewatch.tui.rows import Role, Row, Span, clean, fit, width_of
-from moewatch.units import GIB, format_percent
+from moewatch.units import GIB, format_percent, shares
 
 TENTH = GIB / 10
 SMALL_BYTES = 10 * GIB  # a whole below this is shown in hundredths: a model of 1.6 GiB has 0.05 that every token needs
@@ -49,19 +48,6 @@ class Bar:
     def decimals(self) -> int:
         """Decimals of its figures in GiB."""
         return 2 if 0 < self.total_bytes < SMALL_BYTES else 1
-
-
-def shares(sizes: Sequence[float], whole: int) -> list[int]:
-    """`whole` units dealt out by size, the largest remainders first: they always add up to `whole`."""
-    total = sum(sizes)
-    if total <= 0:
-        return [0] * len(sizes)
-    exact = [size * whole / total for size in sizes]
-    dealt = [int(value) for value in exact]
-    order = sorted(range(len(sizes)), key=lambda i: dealt[i] - exact[i])
-    for i in order[: whole - sum(dealt)]:
-        dealt[i] += 1
-    return dealt
 
 
 def memory_bar(frame: Frame | None, glyphs: Glyphs) -> Bar:

@@ -12,13 +12,13 @@ from moewatch.domain.sample import ModelSummary
 from moewatch.domain.warm import Levels, Plan, Step
 from moewatch.domain.warm_events import WarmOffer
 from moewatch.tui import bars
-from moewatch.tui.bars import Bar, Part, shares
+from moewatch.tui.bars import Bar, Part
 from moewatch.tui.glyphs import Glyphs
 from moewatch.tui.plots import nice_top, sparkline
 from moewatch.tui.rows import Role, Row, Span, apart, clean, fit, wrap
 from moewatch.tui.viewmodel import timed_advice
 from moewatch.tui.warmstate import Stage, WarmState
-from moewatch.units import MB, format_gib, format_percent, format_size
+from moewatch.units import MB, format_gib, format_percent, format_size, shares
 
 TABLE_COLUMNS = 64  # from here tables; below only bars and words
 NAME = 38  # of a table's first column

@@ -18,7 +18,7 @@ from moewatch.domain.layout import ModelLayout
 from moewatch.linux.pagecache import SystemPageCache
 from moewatch.modelfile.layout import read_layout
 from moewatch.modelfile.source import FileSource
-from moewatch.server.modelpaths import _has_magic
+from moewatch.server.modelpaths import has_magic
 from tests.support import gguf_models
 from tests.support.layouts import layout_of
 from tests.support.model_disk import DISK_TOOLS, ModelDisk, evict
@@ -195,7 +195,7 @@ def test_looking_loads_nothing_but_the_header() -> None:
         with path.open("ab") as file:
             file.write(os.urandom(16 << 20))
         evict(path)
-        assert _has_magic(str(path))
+        assert has_magic(str(path))
         assert sum(page_bits(path)) == 1
         evict(path)
         assert read_layout(path).tensors

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moewatch.units import GIB, MB, S, format_duration, format_mb, format_percent, parse_duration_ns, parse_size
+from moewatch.units import GIB, MB, S, format_duration, format_mb, format_percent, parse_duration_ns, parse_size, shares
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,9 @@ def test_durations() -> None:
 
 def test_one_decimal_below_ten() -> None:
     assert [format_mb(each * MB) for each in (0, 0.01, 4.2, 9.96, 1270)] == ["0", "0", "4.2", "10", "1,270"]
+
+
+def test_shares_always_add_up() -> None:
+    assert shares([1, 1, 1], 10) == [4, 3, 3]
+    assert shares([8.16, 95.96], 1041) == [82, 959]
+    assert shares([0, 0], 5) == [0, 0], "there is nothing to deal out"
